@@ -1,7 +1,7 @@
 """A program as data: functions of operations on named, statically shaped values.
 
 Knows nothing of any file format: ``package`` writes it as MIL, another target could write the same data.
-An operand is a Value, a tuple of Values, or a numpy array / numpy scalar / bool / str that is constant.
+An operand is a Value, a constant (numpy array, numpy scalar, bool or str), or a tuple of Values and constants (concat).
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,8 @@ class Value:
     shape: Shape
 
 
-Operand: TypeAlias = "Value | tuple[Value, ...] | NDArray[np.generic] | np.generic | bool | str"
+Constant: TypeAlias = "NDArray[np.generic] | np.generic | bool | str"
+Operand: TypeAlias = "Value | Constant | tuple[Value | NDArray[np.generic], ...]"
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Weight:
     """A stored fp16 tensor that functions share. How it is encoded is decided elsewhere.
 
     ``key`` names it in the package; ``source`` is the checkpoint tensor it comes from, or "" when ``constant`` holds
-    the values; ``rows`` restricts it to a half-open range of source rows. role: linear, head, embedding, norm, bias or table; only the first three
-    may be palettised.
+    the values; ``rows`` restricts it to a half-open range of source rows. role: linear, head, embedding, norm, bias
+    or table; only the first three may be palettised.
     """
 
     key: str
@@ -56,7 +57,8 @@ class Weight:
 class Function:
     """``weights`` maps the name of each value that is a weight to the Weight; such values have no Op.
 
-    ``flexible`` lists, per input name, the enumerated shapes it accepts (the first is the default); all other inputs are static.
+    ``flexible`` lists, per input name, the enumerated shapes it accepts (the first is the default); all other inputs
+    are static.
     """
 
     name: str
