@@ -30,6 +30,10 @@ class ExecuteError(AnemoneError):
     """A program or its inputs cannot be executed."""
 
 
+class RequestError(AnemoneError):
+    """A model cannot do what it is asked: the prompt, the conversation or a setting of the generation."""
+
+
 class GateFailed(AnemoneError):
     """A measured result missed its limit."""
 
