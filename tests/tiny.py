@@ -49,8 +49,8 @@ def make_tiny(
     """Write a checkpoint folder: config.json in transformers' 4 or 5 layout, model.safetensors, tokenizer.
 
     ``rope`` is transformers 5's ``rope_parameters`` (rope_theta 10000 where absent). ``qkv_bias`` may be set for llama
-    and qwen3, whose ``attention_bias`` also puts a bias on o_proj; qwen2 always has it and mistral never. The seed alone
-    decides the weights of given sizes, so that two layouts hold the same model. A vocab below 260 gets no tokenizer.
+    and qwen3, whose ``attention_bias`` also puts a bias on o_proj; qwen2 always has it and mistral never. The seed
+    alone decides the weights of given sizes, so two layouts hold the same model. A vocab below 260 gets no tokenizer.
     """
     always = {"qwen2": True, "mistral": False}.get(model_type)
     if always is not None and qkv_bias not in (None, always):

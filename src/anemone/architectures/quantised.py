@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 
 class Tensor(Protocol):
-    """What is known of a checkpoint tensor from its header."""
+    """What is known of a checkpoint tensor from its header; dtype in safetensors' words."""
 
     @property
     def name(self) -> str: ...
@@ -15,7 +15,7 @@ class Tensor(Protocol):
     def dtype(self) -> str: ...
 
 
-FLOATS = frozenset({"float32", "float16", "bfloat16"})
+FLOATS = ("F32", "F16", "BF16")
 
 _ORIGINAL = "convert the unquantised original instead"
 _TRANSFORMERS = "save it once through transformers with a quantization_config that has dequantize=True"

@@ -81,7 +81,7 @@ def check_tensors(config: DecoderConfig, tensors: Mapping[str, Tensor]) -> tuple
             )
         if present[name].dtype not in FLOATS:
             raise CheckpointError(
-                f"{name} is stored as {present[name].dtype}; only {', '.join(sorted(FLOATS))} are read. "
+                f"{name} is stored as {present[name].dtype}; only {', '.join(FLOATS)} are read. "
                 "If the checkpoint is quantised, convert the unquantised original instead."
             )
     return ignored
