@@ -54,11 +54,6 @@ class Session:
         self._check_prompt(prompt_ids)
         return Generation(self, list(prompt_ids), max_tokens, sampler, cancel or (lambda: False))
 
-    @property
-    def full(self) -> bool:
-        """Whether no position is left."""
-        return len(self.tokens) >= self.engine.context
-
     def shared_prefix(self, ids: Sequence[int]) -> int:
         """How many leading tokens of ``ids`` the cache already holds."""
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.tokens, ids, strict=False)))
@@ -138,7 +133,7 @@ class Generation:
                 if given == self._max_tokens:
                     self.stop_reason = "length"
                     return
-                if self._session.full:
+                if self.prompt_tokens + given > self._session.engine.context:
                     self.stop_reason = "context"
                     return
                 token = self._next(token)
