@@ -18,6 +18,7 @@ SETTINGS = [
     (0.8, 50, 0.95),
     (2.0, 7, 0.5),
     (1e-3, 10, 0.9),
+    (5.0, 0, 0.999),
 ]
 
 
@@ -33,6 +34,15 @@ def transformers_probabilities(logits: np.ndarray, temperature: float, top_k: in
     return scores.softmax(-1)[0].numpy()
 
 
+def probabilities(sampler: Sampler, logits: np.ndarray) -> np.ndarray:
+    """The sampler's distribution over the whole vocabulary."""
+    ids, kept = sampler.distribution(logits)
+    assert (np.diff(ids) > 0).all()
+    whole = np.zeros(logits.size)
+    whole[ids] = kept
+    return whole
+
+
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), SETTINGS)
 @pytest.mark.parametrize("kind", ["normal", "sharp", "fp16 with ties"])
 def test_distribution_equals_transformers(temperature: float, top_k: int, top_p: float, kind: str) -> None:
@@ -43,7 +53,7 @@ def test_distribution_equals_transformers(temperature: float, top_k: int, top_p:
         if kind == "fp16 with ties":
             logits = np.round(logits * 4).astype(np.float16).astype(np.float32) / 4
         expected = transformers_probabilities(logits, temperature, top_k, top_p)
-        found = sampler.probabilities(logits)
+        found = probabilities(sampler, logits)
         if kind == "fp16 with ties":  # which of several equal tokens top-p keeps is not defined there
             found, expected = np.sort(found), np.sort(expected)
         np.testing.assert_array_equal(found > 0, expected > 0)
@@ -55,7 +65,7 @@ def test_draws_follow_the_distribution() -> None:
     sampler = Sampler(0.9, 8, 0.9, seed=5)
     draws = 20_000
     counts = np.bincount([sampler.pick(logits) for _ in range(draws)], minlength=logits.size)
-    expected = sampler.probabilities(logits)
+    expected = probabilities(sampler, logits)
     assert (counts[expected == 0] == 0).all()
     kept = expected > 0
     chi_square = ((counts[kept] - draws * expected[kept]) ** 2 / (draws * expected[kept])).sum()
@@ -75,13 +85,18 @@ def test_a_seed_repeats_the_draws() -> None:
 def test_greedy_takes_the_first_of_the_largest() -> None:
     logits = np.array([0, 5, -1, 5], np.float32)
     assert Sampler().pick(logits) == 1
-    assert Sampler().probabilities(logits).tolist() == [0, 1, 0, 0]
+    assert probabilities(Sampler(), logits).tolist() == [0, 1, 0, 0]
     assert Sampler().pick(Candidates(np.array([30, 7]), np.array([2.0, 2.5], np.float32))) == 7
 
 
 def test_top_p_keeps_the_greedy_token_of_equal_ones() -> None:
     logits = np.array([1, 2, 2, 2, 0], np.float32)
-    assert np.flatnonzero(Sampler(1.0, top_p=0.1).probabilities(logits)).tolist() == [1]
+    assert Sampler(1.0, top_p=0.1).distribution(logits)[0].tolist() == [1]
+
+
+def test_a_vanishing_temperature_is_greedy() -> None:
+    logits = np.array([1, 3, 2], np.float32)
+    assert probabilities(Sampler(5e-324), logits).tolist() == [0, 1, 0]
 
 
 def test_candidates_serve_only_greedy() -> None:

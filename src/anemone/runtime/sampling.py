@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from anemone.errors import ExecuteError, RequestError
 from anemone.runtime.engine import Candidates, Output
 
-Scores = NDArray[np.float64]  # (V,), minus infinity for a token that is ruled out
+Ids = NDArray[np.int64]  # (N,) the tokens still in question, ascending
+Scores = NDArray[np.float64]  # (N,) their logits over the temperature, the largest being 0
 
 
 class Sampler:
@@ -53,53 +54,56 @@ class Sampler:
             return int(output.ids[_best(output.values)])
         if self.greedy:
             return _best(output)
-        probabilities = self.probabilities(output)
-        kept = np.flatnonzero(probabilities)
-        cumulative = np.cumsum(probabilities[kept])
+        ids, probabilities = self.distribution(output)
+        cumulative = np.cumsum(probabilities)
         draw = self._random.random() * cumulative[-1]
         place = int(np.searchsorted(cumulative, draw, side="right"))
-        return int(kept[min(place, kept.size - 1)])  # the product may have rounded up to the whole sum
+        return int(ids[min(place, ids.size - 1)])  # the product may have rounded up to the whole sum
 
-    def probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The distribution (V,) that ``pick`` draws from, float64; tokens ruled out have exactly 0."""
+    def distribution(self, logits: NDArray[np.float32]) -> tuple[Ids, NDArray[np.float64]]:
+        """What ``pick`` draws from logits (V,): the ids (N,) that remain, ascending, and their probabilities (N,)."""
         best = _best(logits)
         if self.greedy:
-            chosen = np.zeros(logits.shape, np.float64)
-            chosen[best] = 1.0
-            return chosen
-        scores = logits.astype(np.float64) / self.temperature
+            return np.array([best]), np.ones(1)
+        exact = logits.astype(np.float64)
+        with np.errstate(over="ignore"):  # near temperature 0 all but the best may fall to minus infinity
+            scores = (exact - exact[best]) / self.temperature
+        ids = np.flatnonzero(scores > -np.inf)
+        scores = scores[ids]
         if self.top_k:
-            scores = keep_top_k(scores, self.top_k)
+            ids, scores = keep_top_k(ids, scores, self.top_k)
         if self.top_p < 1:
-            scores = keep_top_p(scores, self.top_p)
-        return softmax(scores)
+            ids, scores = keep_top_p(ids, scores, self.top_p)
+        return ids, softmax(scores)
 
 
-def keep_top_k(scores: Scores, k: int) -> Scores:
-    """Rule out every token below the k-th best; tokens equal to it stay."""
+def keep_top_k(ids: Ids, scores: Scores, k: int) -> tuple[Ids, Scores]:
+    """The k best tokens, and those equal to the k-th."""
     if k >= scores.size:
-        return scores
-    least = np.partition(scores, -k)[-k]
-    return np.where(scores < least, -np.inf, scores)
+        return ids, scores
+    kept = scores >= np.partition(scores, -k)[-k]
+    return ids[kept], scores[kept]
 
 
-def keep_top_p(scores: Scores, p: float) -> Scores:
-    """Rule out the least likely tokens while those removed together have a probability of at most 1 - p.
+def keep_top_p(ids: Ids, scores: Scores, p: float) -> tuple[Ids, Scores]:
+    """Without the least likely tokens, as long as those left out have together a probability of at most 1 - p.
 
     At least one stays. Among equal tokens the first stay, as a greedy choice would have it.
     """
-    alive = np.flatnonzero(scores > -np.inf)[::-1]
-    ascending = alive[np.argsort(scores[alive], kind="stable")]
-    removed = np.cumsum(softmax(scores[ascending])) <= 1 - p
+    probabilities = softmax(scores)
+    # All tokens below (1 - p) / N together cannot exceed 1 - p: they go without being sorted, and they are nearly all.
+    kept = probabilities >= (1 - p) / scores.size
+    unsure = np.flatnonzero(kept)[::-1]
+    ascending = unsure[np.argsort(probabilities[unsure], kind="stable")]
+    removed = probabilities[~kept].sum() + np.cumsum(probabilities[ascending]) <= 1 - p
     removed[-1] = False
-    kept = scores.copy()
-    kept[ascending[removed]] = -np.inf
-    return kept
+    kept[ascending[removed]] = False
+    return ids[kept], scores[kept]
 
 
 def softmax(scores: Scores) -> NDArray[np.float64]:
-    """Probabilities of the scores, safe against overflow."""
-    weights = np.exp(scores - scores.max())
+    """Probabilities of scores whose largest is 0, so that none overflows."""
+    weights = np.exp(scores)
     return np.asarray(weights / weights.sum())
 
 
