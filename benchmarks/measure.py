@@ -25,7 +25,7 @@ class Usage:
 
 
 def measure(command: list[str], cwd: Path | None = None) -> tuple[Usage, str]:
-    """The usage and standard output of ``command``; raises RuntimeError with its last lines when it fails (Linux only)."""
+    """The usage and the output of ``command``; RuntimeError with its last lines when it fails. Linux only."""
     start = time.perf_counter()
     process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     sampler = _Sampler(process.pid)

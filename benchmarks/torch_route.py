@@ -1,16 +1,18 @@
 """What a conversion costs by the usual route: a torch module in ANE form, traced, converted and merged by coremltools.
 
-    python benchmarks/torch_route.py CHECKPOINT OUT       # needs torch and coremltools 9.0 with numpy < 2.4
+    python benchmarks/torch_route.py parts|monolith CHECKPOINT OUT    # needs torch and coremltools 9.0, numpy < 2.4
 
-The same three parts with the same inputs, outputs and state as ``anemone convert`` writes, for a Qwen3 checkpoint:
-embeddings, one chunk with the functions infer and prefill, LM head in 16 parts. A plain, fair stand-in: fp16 modules,
-1x1 convolutions, one process, each part freed before the next.
+A plain, fair stand-in for a Qwen3 checkpoint: fp16 modules, 1x1 convolutions, one process, each part freed before the
+next. Inputs, outputs and state are those that ``anemone convert`` writes.
+parts: embeddings, one chunk with the functions infer and prefill, LM head in 16 splits: four traces.
+monolith: one package whose functions infer and prefill hold the whole model: two traces.
 """
 
 import gc
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import coremltools as ct
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 
 CONTEXT, BATCH, SPLITS = 512, 64, 16
 STATE = "model_model_kv_cache_0"
+LOGITS = [f"logits{i}" for i in range(1, SPLITS + 1)]
 
 
 class Norm(nn.Module):
@@ -112,12 +115,15 @@ class Chunk(nn.Module):
         shape = (2 * layers, config["num_key_value_heads"], CONTEXT, head_dim)
         self.register_buffer(STATE, torch.zeros(shape, dtype=torch.float16))
 
-    def forward(self, hidden_states: Tensor, position_ids: Tensor, causal_mask: Tensor, current_pos: Tensor) -> Tensor:
+    def run(self, x: Tensor, position_ids: Tensor, causal_mask: Tensor, current_pos: Tensor) -> Tensor:
         positions = position_ids if self.prefill else current_pos
         rope = self.cos[positions], self.sin[positions]
-        x = hidden_states
         for layer in self.layers:
             x = layer(x, rope, causal_mask, current_pos, getattr(self, STATE))
+        return x
+
+    def forward(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        x = self.run(*inputs)
         return x[:, :1] if self.prefill else self.norm(x)
 
 
@@ -129,6 +135,19 @@ class Head(nn.Module):
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, ...]:
         x = hidden_states.permute(0, 2, 1).unsqueeze(2)
         return tuple(part(x).squeeze(2).permute(0, 2, 1) for part in self.parts)
+
+
+class Monolith(Chunk):
+    """Token ids in, logits out, with the final norm on every row."""
+
+    def __init__(self, weights: dict[str, Tensor], config: dict, prefill: bool) -> None:
+        super().__init__(weights, config, prefill)
+        embeddings = weights["model.embed_tokens.weight"]
+        self.embeddings = nn.Embedding.from_pretrained(embeddings)
+        self.head = Head(weights.get("lm_head.weight", embeddings))
+
+    def forward(self, input_ids: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self.head(self.norm(self.run(self.embeddings(input_ids), *inputs)))
 
 
 def convert(module: nn.Module, example: tuple[Tensor, ...], inputs: list, outputs: list[str], path: Path) -> None:
@@ -153,52 +172,66 @@ def convert(module: nn.Module, example: tuple[Tensor, ...], inputs: list, output
     model.save(str(path))
 
 
-def convert_embeddings(weight: Tensor, out: Path) -> None:
-    module = nn.Embedding.from_pretrained(weight)
-    shapes = ct.EnumeratedShapes(shapes=[[1, 1], [1, BATCH]], default=[1, 1])
-    inputs = [ct.TensorType(name="input_ids", shape=shapes, dtype=np.int32)]
-    convert(module, (torch.zeros((1, 1), dtype=torch.int32),), inputs, ["hidden_states"], out)
-
-
-def convert_chunk(weights: dict[str, Tensor], config: dict, rows: int, out: Path) -> None:
-    hidden = config["hidden_size"]
-    shapes = {
-        "hidden_states": ((1, rows, hidden), np.float16),
+def state_inputs(rows: int) -> dict[str, tuple[tuple[int, ...], type]]:
+    return {
         "position_ids": ((rows,), np.int32),
         "causal_mask": ((1, 1, rows, CONTEXT), np.float16),
         "current_pos": ((1,), np.int32),
     }
-    example = tuple(torch.from_numpy(np.zeros(shape, dtype)) for shape, dtype in shapes.values())
-    inputs = [ct.TensorType(name=name, shape=shape, dtype=dtype) for name, (shape, dtype) in shapes.items()]
-    convert(Chunk(weights, config, prefill=rows > 1), example, inputs, ["output_hidden_states"], out)
 
 
-def convert_head(weight: Tensor, out: Path) -> None:
-    shape = (1, 1, weight.shape[1])
-    inputs = [ct.TensorType(name="hidden_states", shape=shape, dtype=np.float16)]
-    names = [f"logits{i}" for i in range(1, SPLITS + 1)]
-    convert(Head(weight), (torch.zeros(shape, dtype=torch.float16),), inputs, names, out)
+def convert_static(module: nn.Module, inputs: dict, outputs: list[str], path: Path) -> None:
+    """Convert with fixed shapes; ``inputs`` maps a name to (shape, dtype)."""
+    example = tuple(torch.from_numpy(np.zeros(shape, dtype)) for shape, dtype in inputs.values())
+    types = [ct.TensorType(name=name, shape=shape, dtype=dtype) for name, (shape, dtype) in inputs.items()]
+    convert(module, example, types, outputs, path)
 
 
-def main(source: Path, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    config = json.loads((source / "config.json").read_text())
-    weights = {name: w.half() for name, w in load_file(source / "model.safetensors").items()}
-    embeddings = weights["model.embed_tokens.weight"]
-    convert_embeddings(embeddings, out / "qwen_embeddings.mlpackage")
-    gc.collect()
-    with tempfile.TemporaryDirectory(dir=out) as folder:
+def convert_functions(make: Callable[[int, Path], None], out: Path) -> None:
+    """Convert infer and prefill on their own, then merge the two packages."""
+    with tempfile.TemporaryDirectory(dir=out.parent) as folder:
         merged = ct.utils.MultiFunctionDescriptor()
         for name, rows in {"infer": 1, "prefill": BATCH}.items():
             part = Path(folder, f"{name}.mlpackage")
-            convert_chunk(weights, config, rows, part)
+            make(rows, part)
             gc.collect()
             merged.add_function(str(part), src_function_name="main", target_function_name=name)
         merged.default_function_name = "infer"
-        ct.utils.save_multifunction(merged, str(out / "qwen_FFN_PF_chunk_01of01.mlpackage"))
+        ct.utils.save_multifunction(merged, str(out))
     gc.collect()
-    convert_head(weights.get("lm_head.weight", embeddings), out / "qwen_lm_head.mlpackage")
+
+
+def convert_parts(weights: dict[str, Tensor], config: dict, out: Path) -> None:
+    hidden, embeddings = config["hidden_size"], weights["model.embed_tokens.weight"]
+    shapes = ct.EnumeratedShapes(shapes=[[1, 1], [1, BATCH]], default=[1, 1])
+    ids = [ct.TensorType(name="input_ids", shape=shapes, dtype=np.int32)]
+    example, lookup = (torch.zeros((1, 1), dtype=torch.int32),), nn.Embedding.from_pretrained(embeddings)
+    convert(lookup, example, ids, ["hidden_states"], out / "qwen_embeddings.mlpackage")
+    gc.collect()
+
+    def chunk(rows: int, path: Path) -> None:
+        inputs = {"hidden_states": ((1, rows, hidden), np.float16)} | state_inputs(rows)
+        convert_static(Chunk(weights, config, prefill=rows > 1), inputs, ["output_hidden_states"], path)
+
+    convert_functions(chunk, out / "qwen_FFN_PF_chunk_01of01.mlpackage")
+    head = Head(weights.get("lm_head.weight", embeddings))
+    convert_static(head, {"hidden_states": ((1, 1, hidden), np.float16)}, LOGITS, out / "qwen_lm_head.mlpackage")
+
+
+def convert_monolith(weights: dict[str, Tensor], config: dict, out: Path) -> None:
+    def whole(rows: int, path: Path) -> None:
+        inputs = {"input_ids": ((1, rows), np.int32)} | state_inputs(rows)
+        convert_static(Monolith(weights, config, prefill=rows > 1), inputs, LOGITS, path)
+
+    convert_functions(whole, out / "qwen_monolithic_full.mlpackage")
+
+
+def main(layout: str, source: Path, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    config = json.loads((source / "config.json").read_text())
+    weights = {name: w.half() for name, w in load_file(source / "model.safetensors").items()}
+    {"parts": convert_parts, "monolith": convert_monolith}[layout](weights, config, out)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))
