@@ -5,6 +5,7 @@ Layout, all little-endian: a 64-byte header (number of records u32, version u32)
 data; records and data start at multiples of 64. A tensor is referred to by the offset of its record.
 """
 
+import hashlib
 import math
 import struct
 from collections.abc import Iterable, Iterator
@@ -96,13 +97,14 @@ class TensorWriter:
 
 
 class BlobWriter:
-    """Creates ``path`` and appends tensors; a tensor whose type and bytes are already there is stored once."""
+    """Creates ``path`` and appends tensors."""
 
     def __init__(self, path: Path) -> None:
-        self._file = open(path, "w+b")  # noqa: SIM115 - closed by close()
+        self._file = open(path, "wb")  # noqa: SIM115 - closed by close()
         self._file.write(HEADER.pack(0, VERSION))
-        self._end = HEADER.size
-        self._records: dict[tuple[str, int], list[int]] = {}
+        self._known: dict[tuple[str, bytes], int] = {}
+        self.count = 0
+        self.size = HEADER.size
 
     def __enter__(self) -> "BlobWriter":
         return self
@@ -112,38 +114,23 @@ class BlobWriter:
     ) -> None:
         self.close()
 
-    @property
-    def count(self) -> int:
-        """Records in the file."""
-        return sum(map(len, self._records.values()))
-
-    @property
-    def size(self) -> int:
-        """Bytes in the file."""
-        return self._end
-
     @contextmanager
     def tensor(self, dtype: str, count: int) -> Iterator[TensorWriter]:
         """Open a tensor of ``count`` values; PackageError, and no trace of it, unless exactly so many are written."""
-        record = -(-self._end // ALIGNMENT) * ALIGNMENT
+        record, end = place(self.size, dtype, count)
         size = size_in_bytes(dtype, count)
         unused = size * 8 - count * TYPES[dtype].bits
         tensor = TensorWriter(self._file, dtype, count)
         try:
-            self._file.seek(self._end)
-            self._file.write(bytes(record - self._end))
+            self._file.write(bytes(record - self.size))
             self._file.write(RECORD.pack(SENTINEL, TYPES[dtype].code, size, record + RECORD.size, unused))
             yield tensor
             tensor.finish()
-            tensor.offset = self._first_equal(dtype, count, record)
         except BaseException:
-            self._file.truncate(self._end)
+            self._file.seek(self.size)
+            self._file.truncate()
             raise
-        if tensor.offset == record:
-            self._records.setdefault((dtype, count), []).append(record)
-            self._end = record + RECORD.size + size
-        else:
-            self._file.truncate(self._end)
+        tensor.offset, self.size, self.count = record, end, self.count + 1
 
     def write(self, dtype: str, count: int, blocks: NDArray[Any] | Iterable[NDArray[Any]]) -> int:
         """Append a whole tensor, given at once or as consecutive blocks; the offset of its record."""
@@ -152,6 +139,13 @@ class BlobWriter:
                 tensor.write(block)
         return tensor.offset
 
+    def write_once(self, dtype: str, values: NDArray[Any]) -> int:
+        """As ``write``, but values that were given before are not stored again. For small arrays."""
+        key = (dtype, hashlib.sha256(values.tobytes()).digest())
+        if key not in self._known:
+            self._known[key] = self.write(dtype, values.size, values)
+        return self._known[key]
+
     def close(self) -> None:
         """Complete the header and flush; further calls do nothing."""
         if not self._file.closed:
@@ -159,26 +153,11 @@ class BlobWriter:
             self._file.write(HEADER.pack(self.count, VERSION))
             self._file.close()
 
-    def _first_equal(self, dtype: str, count: int, record: int) -> int:
-        """The earliest record with the same type and data as the one just written at ``record``."""
-        size = size_in_bytes(dtype, count)
-        for earlier in self._records.get((dtype, count), []):
-            if self._same(earlier + RECORD.size, record + RECORD.size, size):
-                return earlier
-        return record
 
-    def _same(self, first: int, second: int, size: int) -> bool:
-        done, step = 0, 4096  # nearly all pairs differ in their first bytes
-        while done < size:
-            step = min(step, size - done)
-            if self._read(first + done, step) != self._read(second + done, step):
-                return False
-            done, step = done + step, _PIECE
-        return True
-
-    def _read(self, start: int, size: int) -> bytes:
-        self._file.seek(start)
-        return self._file.read(size)
+def place(end: int, dtype: str, count: int) -> tuple[int, int]:
+    """Where the record of the next tensor begins in a file of ``end`` bytes, and where its data ends."""
+    record = -(-end // ALIGNMENT) * ALIGNMENT
+    return record, record + RECORD.size + size_in_bytes(dtype, count)
 
 
 def _pieces(block: NDArray[Any]) -> Iterator[NDArray[Any]]:

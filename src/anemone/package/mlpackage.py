@@ -31,7 +31,7 @@ from anemone.package.blob import BlobWriter, size_in_bytes
 from anemone.package.check import breaches
 from anemone.package.description import Description, model
 from anemone.package.place import hidden_sibling, move_into_place
-from anemone.package.values import INLINE_BELOW, constant, file_value, immediate
+from anemone.package.values import file_value, immediate, is_inline
 
 __all__ = ["Description", "PackageWriter", "Stored", "Written"]
 
@@ -111,7 +111,7 @@ class PackageWriter:
         """
         self._check_new(key)
         count = math.prod(shape)
-        if count < INLINE_BELOW:
+        if is_inline("fp16", count):
             pieces = [values] if isinstance(values, np.ndarray) else list(values)
             array = np.concatenate([piece.reshape(-1) for piece in pieces])
             if array.dtype != np.float16 or array.size != count:
@@ -144,7 +144,10 @@ class PackageWriter:
         if shape[0] != len(table) * first.group:
             raise PackageError(f"{key} has {shape[0]} rows, but {len(table)} tables for {first.group} rows each.")
         lut_shape = (len(table), *(1,) * (len(shape) - 1), 2**first.bits, 1)
-        lut_value = constant(table.reshape(lut_shape), self._blob)
+        if is_inline("fp16", table.size):
+            lut_value = immediate("fp16", table.reshape(lut_shape))
+        else:
+            lut_value = file_value("fp16", lut_shape, self._blob.write("fp16", table.size, table))
         self._values[key] = mil.LutValue(shape, file_value(dtype, shape, tensor.offset), lut_value)
         nbytes = size_in_bytes(dtype, math.prod(shape)) + table.nbytes
         return self._keep(key, Stored(shape, f"lut{first.bits}", first.group, nbytes))

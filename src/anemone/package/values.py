@@ -89,9 +89,14 @@ def constant(value: Constant, blob: BlobWriter) -> Any:
         return string(value)
     array = np.asarray(value)
     dtype = dtype_of(array)
-    if array.size < INLINE_BELOW or dtype == "bool":
+    if is_inline(dtype, array.size):
         return immediate(dtype, array)
-    return file_value(dtype, array.shape, blob.write(dtype, array.size, array))
+    return file_value(dtype, array.shape, blob.write_once(dtype, array))
+
+
+def is_inline(dtype: str, count: int) -> bool:
+    """Whether a constant is written into the program rather than into the weight file."""
+    return count < INLINE_BELOW or dtype in ("bool", "string")
 
 
 def dtype_of(array: NDArray[Any]) -> str:
