@@ -46,9 +46,7 @@ class Builder:
             raise ValueError(f"two weights are named {name}")
         return Value(name, "fp16", weight.shape)
 
-    def op(
-        self, kind: str, inputs: Mapping[str, Operand], shape: Shape, dtype: str = "fp16", name: str = ""
-    ) -> Value:
+    def op(self, kind: str, inputs: Mapping[str, Operand], shape: Shape, dtype: str = "fp16", name: str = "") -> Value:
         """Append an operation with one output and return that output."""
         out = Value(name or self._fresh(kind), dtype, shape)
         self._ops.append(Op(kind, inputs, (out,)))

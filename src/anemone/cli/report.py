@@ -1,0 +1,28 @@
+"""The verification report for people; convert and verify both end with it."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from anemone.cli.output import print_facts
+
+if TYPE_CHECKING:
+    from anemone.evaluate.parity import Report
+
+
+def print_report(report: "Report") -> None:
+    graph, cost = report.graph.as_dict(), report.checkpoint.as_dict()
+    typer.echo(f"verified on {graph['tokens']} tokens" if report.passed else f"NOT VERIFIED: {report.failure}")
+    print_facts(
+        [
+            ("packages against their own weights", _line(graph)),
+            ("packages against the checkpoint", _line(cost)),
+            ("one-row against batch functions", f"worst cosine {report.infer_cosine:.5f}"),
+            ("NaN and infinities", str(report.nonfinite)),
+        ]
+    )
+
+
+def _line(values: dict[str, float]) -> str:
+    agreement = f"same first choice {values['top1_agreement']:.1%}"
+    return f"{agreement}, mean KL {values['mean_kl']:.2g}, worst {values['max_kl']:.2g}"

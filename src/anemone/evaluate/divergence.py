@@ -1,0 +1,59 @@
+"""How far one set of next-token distributions is from another, accumulated over batches of rows."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK = 16
+"""Rows taken at a time, so that float64 copies of wide vocabularies stay small."""
+
+
+@dataclass
+class Divergence:
+    """Rows of logits against the reference's: top-1 agreement, KL(reference || other) in nats, cosine, NaN and inf."""
+
+    kl: list[float] = field(default_factory=list)
+    cosine: list[float] = field(default_factory=list)
+    agreed: int = 0
+    nonfinite: int = 0
+
+    def add(self, reference: NDArray[np.float32], other: NDArray[np.float32]) -> None:
+        """Both (rows, vocab)."""
+        for start in range(0, len(reference), BLOCK):
+            self._add(reference[start : start + BLOCK], other[start : start + BLOCK])
+
+    def _add(self, reference: NDArray[np.float32], other: NDArray[np.float32]) -> None:
+        self.nonfinite += int(other.size - np.isfinite(other).sum())
+        self.agreed += int((reference.argmax(axis=1) == other.argmax(axis=1)).sum())
+        log_p, log_q = log_softmax(reference), log_softmax(other)
+        self.kl += (np.exp(log_p) * (log_p - log_q)).sum(axis=1).tolist()
+        self.cosine += cosines(reference, other).tolist()
+
+    @property
+    def rows(self) -> int:
+        return len(self.kl)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "tokens": self.rows,
+            "top1_agreement": self.agreed / self.rows,
+            "mean_kl": float(np.mean(self.kl)),
+            "max_kl": float(np.max(self.kl)),
+            "min_cosine": float(np.min(self.cosine)),
+        }
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(rows, vocab) -> natural logarithms of the probabilities."""
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def cosines(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Cosine of each pair of rows: 1 where both are zero, 0 where one is, NaN where either is not finite."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    lengths = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+    both_zero = ~(x.any(axis=1) | y.any(axis=1))
+    return np.where(both_zero, 1.0, (x * y).sum(axis=1) / np.where(lengths == 0, 1.0, lengths))

@@ -1,0 +1,151 @@
+"""The parts of a bundle, executed on many rows: what verification compares with the reference.
+
+Everything is found through the executor's own reader; nothing of the graph builder or the package writer is used.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anemone.evaluate.divergence import cosines
+from anemone.execute import Program, State
+from anemone.package.bundle import Bundle
+from anemone.reference.ops import linear
+
+Rows: TypeAlias = NDArray[np.float32]  # (rows, channels)
+
+HIDDEN = np.float16(-40000)
+PROBES = 4
+"""Positions of a window at which the one-row function is compared with the batch functions."""
+
+
+class PackagedEmbeddings:
+    def __init__(self, path: Path, batch: int) -> None:
+        self._program, self._batch = Program(path, weights="stream"), batch
+
+    def run(self, ids: NDArray[np.int32]) -> Rows:
+        """(T,) token ids -> (T, H)."""
+        outputs = []
+        for start in range(0, len(ids), self._batch):
+            rows = ids[start : start + self._batch]
+            inputs = {"input_ids": _pad(rows, self._batch)[None]}
+            outputs.append(_rows(self._program.predict(inputs)["hidden_states"])[: len(rows)])
+        return np.concatenate(outputs)
+
+    def weight(self, name: str) -> NDArray[Any]:
+        return decoded(self._program, name, None)
+
+
+@dataclass(frozen=True)
+class ChunkRun:
+    """``output`` (T, H), the hidden states after each layer, and how well the one-row function agrees."""
+
+    output: Rows
+    layers: Mapping[int, Rows]
+    infer_cosine: float
+
+
+class PackagedChunk:
+    """A decoder package. ``last``: its batch output comes from function score, or else from infer, row by row."""
+
+    def __init__(self, path: Path, context: int, batch: int, last: bool) -> None:
+        self._program = Program(path, weights="stream")
+        self._context, self._batch = context, batch
+        self._function = "prefill"
+        if last:
+            self._function = "score" if "score" in self._program.functions else "infer"
+        names = self._program.weight_names("infer")
+        found = {int(match[1]) for name in names if (match := re.match(r"model_layers_(\d+)_", name))}
+        self.layers = range(min(found), max(found) + 1)
+
+    def weight(self, name: str) -> NDArray[Any]:
+        return decoded(self._program, name, "infer")
+
+    def run(self, hidden: Rows) -> ChunkRun:
+        """One window of hidden states (T, H), positions from 0 on."""
+        seen: dict[int, list[Rows]] = {layer: [] for layer in self.layers}
+
+        def observe(name: str, kind: str, outputs: Mapping[str, NDArray[Any]]) -> None:
+            for output, value in outputs.items():
+                if match := re.fullmatch(r"layer_(\d+)_output", output):
+                    seen[int(match[1])].append(value[0, :, 0, :].T.astype(np.float32))
+
+        output = self._sweep(hidden, self._function, self._program.new_state(), observe)
+        layers = {layer: np.concatenate(rows)[: len(hidden)] for layer, rows in seen.items()}
+        return ChunkRun(output, layers, self._probe(hidden, output))
+
+    def _probe(self, hidden: Rows, output: Rows) -> float:
+        """Fill a cache through prefill, then ask infer for some rows again: the worst cosine to ``output``."""
+        state = self._program.new_state()
+        self._sweep(hidden, "prefill", state)
+        positions = np.unique(np.linspace(0, len(hidden) - 1, PROBES).astype(int))
+        again = np.concatenate([self._call(hidden[p : p + 1], p, "infer", state) for p in positions])
+        return float(np.min(cosines(output[positions], again)))
+
+    def _sweep(self, hidden: Rows, function: str, state: State, observe: Callable[..., None] | None = None) -> Rows:
+        step = 1 if function == "infer" else self._batch
+        outputs = [
+            self._call(hidden[start : start + step], start, function, state, observe)
+            for start in range(0, len(hidden), step)
+        ]
+        return np.concatenate(outputs)[: len(hidden)]
+
+    def _call(
+        self, rows: Rows, position: int, function: str, state: State, observe: Callable[..., None] | None = None
+    ) -> Rows:
+        count = 1 if function == "infer" else self._batch
+        positions = np.arange(position, position + count, dtype=np.int32)
+        visible = np.arange(self._context) <= positions[:, None]
+        inputs = {
+            "hidden_states": _pad(rows, count)[None],
+            "position_ids": positions,
+            "causal_mask": np.where(visible, np.float16(0), HIDDEN)[None, None],  # (1, 1, S, context)
+            "current_pos": positions[:1],
+        }
+        outputs = self._program.predict(inputs, state, function, observe)
+        return _rows(outputs["output_hidden_states"])
+
+
+class PackagedHead:
+    """The LM head: logits of batches of rows, or of single rows where it has no batch function."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._program = Program(bundle.lm_head, weights="stream")
+        self._parts = len(bundle.head_sizes)
+        self._function = "score" if bundle.has_score else None
+        self._batch = bundle.batch if bundle.has_score else 1
+
+    def run(self, hidden: Rows) -> Rows:
+        """(T, H) -> (T, vocab)."""
+        outputs = []
+        for start in range(0, len(hidden), self._batch):
+            rows = hidden[start : start + self._batch]
+            logits = self._program.predict({"hidden_states": _pad(rows, self._batch)[None]}, None, self._function)
+            parts = [_rows(logits[f"logits{i}"])[: len(rows)] for i in range(1, self._parts + 1)]
+            outputs.append(np.concatenate(parts, axis=1))
+        return np.concatenate(outputs)
+
+    def reference(self, hidden: Rows) -> Rows:
+        """The same from the package's decoded weights in float32."""
+        names = [f"lm_head.{i}.weight" for i in range(1, self._parts + 1)]
+        return np.concatenate([linear(hidden, decoded(self._program, name, None)) for name in names], axis=1)
+
+
+def decoded(program: Program, name: str, function: str | None) -> NDArray[Any]:
+    """A weight of the package by its checkpoint name, in the checkpoint's shape."""
+    value = program.weight(name.replace(".", "_"), function)
+    return value.reshape([size for size in value.shape if size != 1] or [1])
+
+
+def _pad(rows: NDArray[Any], count: int) -> NDArray[Any]:
+    """Zero rows behind ``rows`` up to ``count``."""
+    return np.concatenate([rows, np.zeros((count - len(rows), *rows.shape[1:]), rows.dtype)])
+
+
+def _rows(value: NDArray[Any]) -> Rows:
+    return np.asarray(value[0], np.float32)

@@ -1,0 +1,180 @@
+"""Does a bundle compute what its checkpoint computes? Executed part by part, all tokens through one part at a time.
+
+Three streams of hidden states run side by side: the packages in the executor, the reference with the bundle's own
+decoded weights, and the reference with the checkpoint's. The first two differ only if the graph is wrong; the last
+two differ by what palettisation costs. Peak memory is one part.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anemone.architectures import resolve
+from anemone.architectures.base import DecoderConfig
+from anemone.checkpoint import Checkpoint
+from anemone.errors import PackageError
+from anemone.evaluate.divergence import Divergence, cosines
+from anemone.evaluate.packaged import PackagedChunk, PackagedEmbeddings, PackagedHead
+from anemone.package.bundle import Bundle
+from anemone.progress import Progress, Silent
+from anemone.reference import Reference
+
+Rows: TypeAlias = NDArray[np.float32]  # (tokens, channels)
+
+MIN_TOP1 = 0.99
+MAX_MEAN_KL = 1e-3
+MIN_COSINE = 0.999
+"""A stage with a row below it is named as the place where package and reference part."""
+
+LOGITS_BYTES = 64 << 20
+"""Logits of one stream that are held at a time."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One limit: ``value`` must not be on the wrong side of ``limit``."""
+
+    name: str
+    value: float
+    limit: float
+    passed: bool
+
+
+@dataclass
+class Report:
+    """What a verification measured: ``graph`` against the bundle's own weights, ``checkpoint`` against the source's.
+
+    ``infer_cosine`` is the worst agreement of the one-row function with the batch functions, ``diverged`` the first
+    place where package and reference part.
+    """
+
+    graph: Divergence = field(default_factory=Divergence)
+    checkpoint: Divergence = field(default_factory=Divergence)
+    nonfinite: int = 0
+    infer_cosine: float = 1.0
+    diverged: str = ""
+    gates: tuple[Gate, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return all(gate.passed for gate in self.gates)
+
+    @property
+    def failure(self) -> str:
+        """The missed gates in words, and where the package first parts from the reference; empty when passed."""
+        missed = [
+            f"{gate.name} is {gate.value:.4g}, the limit is {gate.limit:g}" for gate in self.gates if not gate.passed
+        ]
+        where = [f"first divergence at {self.diverged}"] if self.diverged else []
+        return "; ".join(missed + where) if missed else ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            **self.graph.as_dict(),
+            "nan_count": self.nonfinite,
+            "infer_min_cosine": self.infer_cosine,
+            "checkpoint": self.checkpoint.as_dict(),
+            "passed": self.passed,
+            "gates": [vars(gate) for gate in self.gates],
+            "first_divergence": self.diverged or None,
+        }
+
+
+def verify_bundle(
+    bundle: Bundle,
+    source: Checkpoint,
+    ids: Sequence[int],
+    *,
+    max_kl: float | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Run ``ids`` through the bundle and both references.
+
+    Windows of at most the context are independent. ``max_kl`` limits the mean KL (nats) from the checkpoint.
+    Raises PackageError when the bundle does not belong to the source.
+    """
+    config = resolve(source.config, source.tensors).config
+    if config.vocab != bundle.vocab:
+        raise PackageError(f"{bundle.path} has {bundle.vocab} tokens, {source.name} {config.vocab}: another checkpoint")
+    run = _Verification(bundle, source, config, np.asarray(ids, np.int32))
+    stages = [run.embeddings, *(lambda i=i: run.chunk(i) for i in range(len(bundle.chunks))), run.head]
+    with (progress or Silent()).stage("verify", len(ids) * len(stages), "token-parts") as shown:
+        for stage in stages:
+            stage()
+            shown.advance(len(ids))
+    run.report.gates = _gates(run.report, max_kl)
+    return run.report
+
+
+def _gates(report: Report, max_kl: float | None) -> tuple[Gate, ...]:
+    graph = report.graph.as_dict()
+    gates = [
+        Gate("nan_count", report.nonfinite, 0, report.nonfinite == 0),
+        Gate("top1_agreement", graph["top1_agreement"], MIN_TOP1, graph["top1_agreement"] >= MIN_TOP1),
+        Gate("mean_kl", graph["mean_kl"], MAX_MEAN_KL, graph["mean_kl"] <= MAX_MEAN_KL),
+        Gate("infer_min_cosine", report.infer_cosine, MIN_COSINE, report.infer_cosine >= MIN_COSINE),
+    ]
+    if max_kl is not None:
+        cost = report.checkpoint.as_dict()["mean_kl"]
+        gates.append(Gate("checkpoint_mean_kl", cost, max_kl, cost <= max_kl))
+    return tuple(gates)
+
+
+class _Verification:
+    """The streams between parts: ``packaged``, ``own`` (the bundle's weights) and ``source`` (the checkpoint's)."""
+
+    def __init__(self, bundle: Bundle, source: Checkpoint, config: DecoderConfig, ids: NDArray[np.int32]) -> None:
+        self.bundle, self.config, self.ids = bundle, config, ids
+        self.report = Report()
+        self.checkpoint = Reference(config, source.read)
+        self.packaged: Rows
+        self.own: Rows
+        self.source: Rows
+        whole = bundle.context // bundle.batch * bundle.batch
+        self.windows = [slice(a, min(a + whole, len(ids))) for a in range(0, len(ids), whole)]
+
+    def embeddings(self) -> None:
+        part = PackagedEmbeddings(self.bundle.embeddings, self.bundle.batch)
+        self.packaged = part.run(self.ids)
+        self.own = Reference(self.config, part.weight).embed(self.ids)
+        self.source = self.checkpoint.embed(self.ids)
+        self._compare(self.bundle.embeddings.name, self.packaged, self.own)
+
+    def chunk(self, index: int) -> None:
+        path = self.bundle.chunks[index]
+        last = index == len(self.bundle.chunks) - 1
+        part = PackagedChunk(path, self.bundle.context, self.bundle.batch, last)
+        own = Reference(self.config, part.weight)
+        runs = [part.run(self.packaged[window]) for window in self.windows]
+        self.report.infer_cosine = min(self.report.infer_cosine, *(run.infer_cosine for run in runs))
+        for layer in part.layers:
+            self.own = self._layer(own, layer, self.own)
+            self.source = self._layer(self.checkpoint, layer, self.source)
+            packaged = np.concatenate([run.layers[layer] for run in runs])
+            self._compare(f"{path.name}, layer {layer}", packaged, self.own)
+        self.packaged = np.concatenate([run.output for run in runs])
+        if last:
+            self.own, self.source = own.final(self.own), self.checkpoint.final(self.source)
+            self._compare(f"{path.name}, final norm", self.packaged, self.own)
+
+    def head(self) -> None:
+        part = PackagedHead(self.bundle)
+        whole = LOGITS_BYTES // (4 * self.config.vocab * self.bundle.batch) * self.bundle.batch
+        for start in range(0, len(self.ids), max(whole, self.bundle.batch)):
+            rows = slice(start, start + max(whole, self.bundle.batch))
+            packaged = part.run(self.packaged[rows])
+            self.report.nonfinite += packaged.size - int(np.isfinite(packaged).sum())
+            self.report.graph.add(part.reference(self.own[rows]), packaged)
+            self.report.checkpoint.add(self.checkpoint.logits(self.source[rows]), packaged)
+
+    def _layer(self, reference: Reference, layer: int, x: Rows) -> Rows:
+        return np.concatenate([reference.layer(layer, x[window]) for window in self.windows])
+
+    def _compare(self, stage: str, packaged: Rows, own: Rows) -> None:
+        self.report.nonfinite += packaged.size - int(np.isfinite(packaged).sum())
+        worst = float(np.min(cosines(own, packaged)))
+        if not (worst >= MIN_COSINE or self.report.diverged):
+            self.report.diverged = f"{stage} (worst cosine {worst:.4f})"

@@ -1,0 +1,39 @@
+"""Verification of a finished bundle on a text: what every conversion ends with, and what `anemone verify` runs."""
+
+from pathlib import Path
+
+from anemone.checkpoint import Checkpoint
+from anemone.errors import RequestError
+from anemone.evaluate.parity import Report, verify_bundle
+from anemone.package.bundle import read_bundle
+from anemone.progress import Progress
+from anemone.runtime.text import Text
+
+PASSAGE = Path(__file__).with_name("passage.txt")
+"""The opening of Alice's Adventures in Wonderland (Lewis Carroll, 1865; public domain)."""
+
+TOKENS = 512
+
+
+def verify(
+    bundle_path: str | Path,
+    source: Checkpoint,
+    *,
+    text: str | None = None,
+    tokens: int = TOKENS,
+    max_kl: float | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Compare the bundle with ``source`` on the first ``tokens`` tokens of ``text`` (a built-in passage by default).
+
+    ``max_kl``: largest mean KL (nats per token) from the checkpoint; without it palettisation's cost is only reported.
+    Raises RequestError for a text without tokens, PackageError for a bundle of another checkpoint.
+    """
+    bundle = read_bundle(bundle_path)
+    if tokens < 1:
+        raise RequestError(f"tokens is {tokens}, the least is 1.")
+    passage = PASSAGE.read_text("utf-8") if text is None else text
+    ids = Text(bundle.tokenizer_dir).encode(passage)[:tokens]
+    if not ids:
+        raise RequestError("The text gives no tokens to verify with; give a longer one.")
+    return verify_bundle(bundle, source, ids, max_kl=max_kl, progress=progress)
