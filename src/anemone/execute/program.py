@@ -1,17 +1,23 @@
 """An ML Program from a .mlpackage, executed with numpy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from anemone.errors import ExecuteError
-from anemone.execute.signature import Signature
+from anemone.execute.compiler import Observer, Plan, compile_function
+from anemone.execute.dtypes import Array
+from anemone.execute.interface import convert_inputs, convert_output, read_signature
+from anemone.execute.numerics import numerics_mode
+from anemone.execute.reader import Function, Package, is_weight
+from anemone.execute.signature import Signature, TensorSpec
 from anemone.execute.state import State
+from anemone.execute.stored import Stored
+from anemone.execute.weights import Weights
 
-Array = NDArray[np.generic]
-Observer = Callable[[str, str, Mapping[str, Array]], None]
+_KEEP_BYTES = 1_500_000_000  # weights that take no more than this as fp32 are decoded once
 
 
 class Program:
@@ -21,12 +27,11 @@ class Program:
     "float32" rounds nothing (weights keep their stored fp16 values). function: the default of predict(), in place of
     the package's own. weights: "keep" decodes each weight once to fp32; "stream" decodes row blocks at each use, so
     that memory stays small; "auto" keeps them when they need no more than 1.5 GB.
-    Raises ExecuteError when the package is no ML Program, is damaged, or uses an op that is not known.
-    """
 
-    functions: Mapping[str, Signature]
-    default_function: str
-    metadata: Mapping[str, str]  # the package's user-defined metadata
+    Matrix products run on as many threads as numpy's BLAS takes: set OMP_NUM_THREADS before numpy is imported. On a
+    shared machine one thread is often the fastest. Raises ExecuteError when the package is damaged or is no ML Program;
+    an op that is not known is an error when its function is first used.
+    """
 
     def __init__(
         self,
@@ -36,11 +41,33 @@ class Program:
         function: str | None = None,
         weights: str = "auto",
     ) -> None:
-        raise ExecuteError("not implemented")
+        self.path = Path(path)
+        self._numerics = numerics_mode(numerics)
+        if weights not in ("auto", "keep", "stream"):
+            raise ExecuteError(f"weights {weights!r} is not known; choose one of auto, keep, stream")
+        self._policy = weights
+        self._weights = Weights()
+        self._package = Package(self.path)
+        self._functions: dict[str, Function] = {}
+        self._plans: dict[str, Plan] = {}
+        names = self._package.function_names
+        if not names:
+            raise ExecuteError(f"{path} has no functions")
+        self.functions: Mapping[str, Signature] = {name: read_signature(self._package, name) for name in names}
+        described = self._package.description.defaultFunctionName
+        self.default_function = self._known(function or described or ("main" if "main" in names else names[0]))
+        self.metadata: Mapping[str, str] = dict(self._package.description.metadata.userDefined)
 
     def new_state(self, function: str | None = None) -> State:
-        """A zero state with all the states of the program, or of one function. Programs with the same states share it."""
-        raise ExecuteError("not implemented")
+        """A zero state with all the states of the program, or of one function.
+
+        Any Program that declares the same states takes it, so the chunks of a model share one.
+        """
+        names = list(self.functions) if function is None else [self._known(function)]
+        specs: dict[str, TensorSpec] = {}
+        for name in names:
+            specs.update(self.functions[name].states)
+        return State(specs)
 
     def predict(
         self,
@@ -51,18 +78,64 @@ class Program:
     ) -> dict[str, Array]:
         """Run one function and return its outputs by name.
 
-        Floating inputs may be of any floating dtype, integer inputs of any integer dtype whose values fit. Outputs have
-        the declared dtype; with "float32" numerics, fp16 outputs come as unrounded fp32 (and may be fed as such to the
-        next program). ``state`` is updated in place; it is needed when the function declares states.
-        ``observe(op_name, op_kind, outputs)`` is called after every op; the arrays are only valid during the call.
-        Raises ExecuteError for wrong names, shapes or dtypes, a missing state and an unknown function.
+        Floating inputs may be of any floating dtype, integer inputs of any integer dtype whose values fit. Outputs
+        have the declared dtype; with "float32" numerics, fp16 outputs come as unrounded fp32 (and may be fed as such to
+        the next program). ``state`` is updated in place; it is needed when the function declares states.
+        ``observe(op_name, op_kind, outputs)`` is called after every op, with fp16 tensors as fp32 arrays that are valid
+        only during the call. Raises ExecuteError for wrong names, shapes or dtypes, a missing state, an unknown
+        function or op.
         """
-        raise ExecuteError("not implemented")
+        name = self._known(function or self.default_function)
+        signature = self.functions[name]
+        values: dict[str, object] = dict(convert_inputs(inputs, signature.inputs, name, self._numerics))
+        if signature.states:
+            if state is None:
+                raise ExecuteError(f"function {name!r} needs a state: pass state=program.new_state()")
+            state.check(signature.states, name)
+            values.update(dict.fromkeys(signature.states, state.arrays))
+        plan = self._plan(name)
+        outputs = self._function(name).body.outputs
+        with np.errstate(all="ignore"):
+            arrays = plan.execute(values, outputs, observe)
+            return {
+                output: convert_output(array, plan.dtypes[output], self._numerics)
+                for output, array in zip(outputs, arrays, strict=True)
+            }
 
     def weight_names(self, function: str | None = None) -> tuple[str, ...]:
-        """MIL value names of the stored weights (constexpr results and constants in the blob file), in program order."""
-        raise ExecuteError("not implemented")
+        """MIL value names of the stored weights, in program order: constexpr results and constants in weight files."""
+        names = list(self.functions) if function is None else [self._known(function)]
+        found = [key for name in names for key, value in self._function(name).constants.items() if is_weight(value)]
+        return tuple(dict.fromkeys(found))
 
     def weight(self, name: str, function: str | None = None) -> Array:
         """The decoded weight of this MIL value name, in its declared dtype (fp16 for fp16) and shape."""
-        raise ExecuteError("not implemented")
+        for candidate in list(self.functions) if function is None else [self._known(function)]:
+            stored = self._function(candidate).constants.get(name)
+            if stored is not None:
+                return stored.array()
+        raise ExecuteError(f"{self.path} has no weight {name!r}")
+
+    def _known(self, function: str) -> str:
+        if function not in self.functions:
+            raise ExecuteError(f"{self.path} has no function {function!r}; it has {', '.join(self.functions)}")
+        return function
+
+    def _function(self, name: str) -> Function:
+        if name not in self._functions:
+            self._functions[name] = self._package.function(name)
+        return self._functions[name]
+
+    def _plan(self, name: str) -> Plan:
+        if name not in self._plans:
+            function = self._function(name)
+            self._weights.keep = self._policy == "keep" or (self._policy == "auto" and self._fits())
+            self._plans[name] = compile_function(function, self._weights, self._numerics)
+        return self._plans[name]
+
+    def _fits(self) -> bool:
+        """Whether the weights of the functions read so far may be kept as fp32."""
+        weights: dict[object, Stored] = {}
+        for function in self._functions.values():
+            weights.update((value.key, value) for value in function.constants.values() if is_weight(value))
+        return sum(4 * value.size for value in weights.values()) <= _KEEP_BYTES

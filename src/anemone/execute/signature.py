@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-Shape = tuple[int, ...]
+from anemone.execute.dtypes import Shape
 
 
 @dataclass(frozen=True)
@@ -12,6 +12,7 @@ class TensorSpec:
 
     dtype: fp16, fp32, int32, ... (MIL's names). shape: the default shape. ``shapes`` lists every accepted shape when
     they are enumerated; ``ranges`` holds (least, most) per axis when axes are free, most being -1 for no limit.
+    ``default`` fills an input that may be left out; None means that it must be given.
     """
 
     name: str
@@ -19,7 +20,7 @@ class TensorSpec:
     shape: Shape
     shapes: tuple[Shape, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
-    optional: bool = False
+    default: float | None = None
 
     def accepts(self, shape: Shape) -> bool:
         """Whether a tensor of this shape may be given."""

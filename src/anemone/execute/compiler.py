@@ -1,0 +1,183 @@
+"""From a function to a plan: kernels in order, each with the slots of its operands, results and dead values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anemone.errors import AnemoneError, ExecuteError
+from anemone.execute.dtypes import Array, Shape, carrier_type
+from anemone.execute.inplace import analyse, last_uses
+from anemone.execute.numerics import Numerics
+from anemone.execute.ops import DEFINITIONS, Kernel, Node
+from anemone.execute.reader import Function, Op, Operand, Var
+from anemone.execute.stored import Stored
+from anemone.execute.weights import Weights
+
+Observer = Callable[[str, str, Mapping[str, Array]], None]
+_VARIADIC = 0x04  # a code object's flag for *parameters
+
+
+@dataclass(slots=True)
+class Step:
+    """One kernel call. ``results``: slot, numpy type, rounding and expected shape of each output."""
+
+    op: Op
+    run: Kernel
+    operands: tuple[int, ...]
+    results: tuple[tuple[int, Any, Callable[[Any], Any] | None, Shape | None], ...]
+    dead: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A prepared function. ``slots`` holds the constants; ``places`` and ``dtypes``: where and what each value is."""
+
+    function: str
+    steps: Sequence[Step]
+    slots: Sequence[Any]
+    places: Mapping[str, int]
+    dtypes: Mapping[str, str]
+
+    def execute(self, values: Mapping[str, Any], outputs: Sequence[str], observe: Observer | None) -> list[Array]:
+        """Run all kernels on the given inputs (and states) and return the named values."""
+        slots = list(self.slots)
+        for name, value in values.items():
+            slots[self.places[name]] = value
+        for step in self.steps:
+            try:
+                result = step.run(*[slots[i] for i in step.operands])
+                made = _keep(step, result, slots)
+            except (MemoryError, AnemoneError) as error:
+                if isinstance(error, MemoryError):
+                    raise
+                raise ExecuteError(f"{_where(step.op, self.function)}: {error}") from error
+            except Exception as error:
+                raise ExecuteError(f"{_where(step.op, self.function)} failed: {error}") from error
+            if observe is not None:
+                observe(step.op.name, step.op.kind, made)
+            for i in step.dead:
+                slots[i] = None
+        return [slots[self.places[name]] for name in outputs]
+
+
+def _keep(step: Step, result: Any, slots: list[Any]) -> dict[str, Array]:
+    """Store the results of a kernel as the tensors that they are declared to be."""
+    if len(step.results) == 1:
+        result = (result,)
+    elif result is None:
+        return {}
+    elif len(result) != len(step.results):
+        raise ExecuteError(f"it has {len(step.results)} outputs, but {len(result)} were computed")
+    made = {}
+    for value, var, (slot, numpy_type, store, shape) in zip(result, step.op.outputs, step.results, strict=True):
+        array = np.asarray(value, numpy_type)
+        if shape is not None and array.shape != shape:
+            raise ExecuteError(f"{var.name!r} is declared as {list(shape)}, but came out as {list(array.shape)}")
+        slots[slot] = made[var.name] = array if store is None else store(array)
+    return made
+
+
+def _where(op: Op, function: str) -> str:
+    return f"op {op.kind} {op.name!r} of function {function!r}"
+
+
+def compile_function(function: Function, weights: Weights, numerics: Numerics) -> Plan:
+    """Prepare a function. Raises ExecuteError for operations that are not known or not as MIL defines them."""
+    return _Compiler(function, weights, numerics).plan()
+
+
+class _Compiler:
+    def __init__(self, function: Function, weights: Weights, numerics: Numerics) -> None:
+        self.function, self.weights, self.numerics = function, weights, numerics
+        self.slots: list[Any] = []
+        self.places: dict[str, int] = {}
+        self.dtypes: dict[str, str] = {}
+
+    def plan(self) -> Plan:
+        body = self.function.body
+        for op in body.ops:
+            if op.kind not in DEFINITIONS:
+                raise ExecuteError(
+                    f"{_where(op, self.function.name)} is not supported; supported are {', '.join(sorted(DEFINITIONS))}"
+                )
+        for var in self.function.inputs:
+            self._place(var)
+        moves = {kind: definition.moves for kind, definition in DEFINITIONS.items()}
+        states = analyse(body.ops, body.outputs, moves)
+        steps = [self._step(op, i in states.in_place, i in states.adopt) for i, op in enumerate(body.ops)]
+        for name in body.outputs:
+            if name in self.function.constants:
+                constant = self.function.constants[name]
+                self.places[name] = self._constant(self.weights.array(constant))
+                self.dtypes[name] = constant.dtype
+            elif name not in self.places:
+                raise ExecuteError(f"function {self.function.name!r} returns {name!r}, which nothing computes")
+        self._mark_dead(steps)
+        return Plan(self.function.name, steps, self.slots, self.places, self.dtypes)
+
+    def _place(self, var: Var) -> int:
+        if var.name in self.places:
+            raise ExecuteError(f"function {self.function.name!r} defines {var.name!r} twice")
+        self.places[var.name] = self._constant(None)
+        self.dtypes[var.name] = var.dtype
+        return self.places[var.name]
+
+    def _constant(self, value: Any) -> int:
+        self.slots.append(value)
+        return len(self.slots) - 1
+
+    def _step(self, op: Op, in_place: bool, adopt: bool) -> Step:
+        definition = DEFINITIONS[op.kind]
+        try:
+            run = definition.prepare(Node(op, self.weights, in_place, adopt))
+            operands = self._operands(op, run)
+        except ExecuteError as error:
+            raise ExecuteError(f"{_where(op, self.function.name)}: {error}") from error
+        results = []
+        for var in op.outputs:
+            rounded = var.dtype == "fp16" and not definition.moves
+            shape = None if -1 in var.shape else var.shape
+            store = self.numerics.store if rounded else None
+            results.append((self._place(var), carrier_type(var.dtype), store, shape))
+        return Step(op, run, operands, tuple(results), ())
+
+    def _operands(self, op: Op, run: Kernel) -> tuple[int, ...]:
+        """Slots for the kernel's parameters, which are named as MIL's operands."""
+        code = run.__code__
+        names = code.co_varnames[: code.co_argcount]
+        defaults = run.__defaults__ or ()
+        slots = []
+        for position, name in enumerate(names):
+            given = op.inputs.get(name, ())
+            if len(given) == 1:
+                slots.append(self._operand(given[0]))
+            elif given:
+                raise ExecuteError(f"its operand {name} has {len(given)} values instead of one")
+            elif position >= len(names) - len(defaults):
+                slots.append(self._constant(defaults[position - len(names) + len(defaults)]))
+            else:
+                raise ExecuteError(f"its operand {name} is missing")
+        if code.co_flags & _VARIADIC:
+            slots += [self._operand(operand) for operand in op.inputs.get(code.co_varnames[code.co_argcount], ())]
+        return tuple(slots)
+
+    def _operand(self, operand: Operand) -> int:
+        if not isinstance(operand, Stored):
+            if operand not in self.places:
+                raise ExecuteError(f"it uses {operand!r} before anything computes it")
+            return self.places[operand]
+        if operand.shape:
+            return self._constant(self.weights.array(operand))
+        return self._constant(operand.array().item())  # a Python number takes the type of the other operand
+
+    def _mark_dead(self, steps: Sequence[Step]) -> None:
+        body = self.function.body
+        last = last_uses(body.ops, body.outputs)
+        states = {var.name for var in self.function.inputs if var.state}
+        unused = {var.name for op in body.ops for var in op.outputs} - set(last)
+        for index, (op, step) in enumerate(zip(body.ops, steps, strict=True)):
+            names = {name for name, use in last.items() if use == index and name not in states}
+            names |= {var.name for var in op.outputs if var.name in unused}
+            step.dead = tuple(self.places[name] for name in names if name in self.places)

@@ -1,0 +1,73 @@
+"""Normalisations; means and variances in fp32, the variance from centred values."""
+
+# mypy: disable-error-code="no-any-return"
+
+import numpy as np
+
+from anemone.execute.dtypes import Array
+from anemone.execute.ops.registry import Kernel, Node, op
+
+
+def _normalise(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+    centred = x - np.mean(x, axis=axes, keepdims=True)
+    variance = np.mean(np.square(centred), axis=axes, keepdims=True)
+    centred /= np.sqrt(variance + epsilon)
+    return centred
+
+
+def _parameter(node: Node, name: str, shape: tuple[int, ...]) -> Array | None:
+    stored = node.stored(name)
+    return None if stored is None else node.weights.array(stored).reshape(shape)
+
+
+def _scale_and_shift(x: Array, gamma: Array | None, beta: Array | None) -> Array:
+    if gamma is not None:
+        x *= gamma
+    if beta is not None:
+        x += beta
+    return x
+
+
+@op("layer_norm")
+def layer_norm(node: Node) -> Kernel:
+    rank = len(node.outputs[0].shape)
+    axes = node.ints("axes")
+    axes = tuple(range(rank)) if axes is None else tuple(sorted(axis % rank for axis in axes))
+    epsilon = node.float("epsilon", 1e-5)
+    stored = node.stored("gamma") or node.stored("beta")
+    # gamma has the sizes of the normalised axes, in order; spread them to the rank of x
+    sizes = iter(stored.shape if stored is not None else ())
+    shape = tuple(next(sizes) if stored is not None and axis in axes else 1 for axis in range(rank))
+    gamma, beta = _parameter(node, "gamma", shape), _parameter(node, "beta", shape)
+    return lambda x: _scale_and_shift(_normalise(x, axes, epsilon), gamma, beta)
+
+
+def _channels(node: Node, name: str) -> Array | None:
+    """A (C,) parameter along axis 1 of the output's rank."""
+    return _parameter(node, name, (-1, *(1,) * (len(node.outputs[0].shape) - 2)))
+
+
+@op("batch_norm")
+def batch_norm(node: Node) -> Kernel:
+    epsilon = node.float("epsilon", 1e-5)
+    mean, variance = _channels(node, "mean"), _channels(node, "variance")
+    gamma, beta = _channels(node, "gamma"), _channels(node, "beta")
+    assert mean is not None
+    assert variance is not None
+    deviation = np.sqrt(variance + epsilon)
+    return lambda x: _scale_and_shift((x - mean) / deviation, gamma, beta)
+
+
+@op("instance_norm")
+def instance_norm(node: Node) -> Kernel:
+    epsilon = node.float("epsilon", 1e-5)
+    gamma, beta = _channels(node, "gamma"), _channels(node, "beta")
+    axes = tuple(range(2, len(node.outputs[0].shape)))
+    return lambda x: _scale_and_shift(_normalise(x, axes, epsilon), gamma, beta)
+
+
+@op("l2_norm")
+def l2_norm(node: Node) -> Kernel:
+    """Divided by the square root of the sum of squares over the last three axes."""
+    epsilon = node.float("epsilon", 1e-6)
+    return lambda x: x / np.sqrt(np.sum(np.square(x), axis=(-3, -2, -1), keepdims=True) + epsilon)

@@ -1,0 +1,195 @@
+"""From a package's messages to functions of operations; constants stay stored until they are needed."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anemone.errors import ExecuteError
+from anemone.execute import files, proto
+from anemone.execute.blob import BlobFile
+from anemone.execute.constexpr import constexpr
+from anemone.execute.dtypes import Shape
+from anemone.execute.stored import Plain, Stored, plain_blob, plain_values
+
+
+@dataclass(frozen=True)
+class Var:
+    """A value's name and type; a size of -1 is known only when running. ``state``: a state instead of a tensor."""
+
+    name: str
+    dtype: str
+    shape: Shape
+    state: bool = False
+
+
+Operand = str | Stored  # the name of a value, or a constant
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation: MIL's name of the kind, and its operands by MIL's parameter names."""
+
+    kind: str
+    name: str
+    inputs: Mapping[str, tuple[Operand, ...]]
+    outputs: tuple[Var, ...]
+    blocks: tuple["Block", ...] = ()
+
+
+@dataclass(frozen=True)
+class Block:
+    """Operations in order, without the constant ones, and the names of the results."""
+
+    inputs: tuple[Var, ...]
+    ops: tuple[Op, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function. ``constants``: every value that is constant, by name, in program order."""
+
+    name: str
+    opset: str
+    inputs: tuple[Var, ...]
+    body: Block
+    constants: Mapping[str, Stored]
+
+
+class Package:
+    """A .mlpackage: its description, and its functions read one by one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._model = files.model_file(path)
+        model = proto.parse_model(self._model.read_bytes())
+        kind = model.WhichOneof("Type")
+        if kind != "mlProgram":
+            raise ExecuteError(f"{path} holds a model of type {kind}; only ML Programs can be executed")
+        self.description = model.description
+        self.program = model.mlProgram
+        self._dtypes = proto.dtype_names()
+        self._blobs: dict[str, BlobFile] = {}
+
+    @property
+    def function_names(self) -> tuple[str, ...]:
+        """All functions, the ones of the description first and in its order."""
+        described = [f.name for f in self.description.functions if f.name in self.program.functions]
+        return (*described, *sorted(set(self.program.functions) - set(described)))
+
+    def inputs(self, function: str) -> tuple[Var, ...]:
+        """The inputs and states of a function, in order."""
+        return tuple(self.var(v) for v in self.program.functions[function].inputs)
+
+    def function(self, name: str) -> Function:
+        """Read one function. Raises ExecuteError."""
+        message = self.program.functions[name]
+        if message.opset not in message.block_specializations:
+            raise ExecuteError(f"function {name!r} has no block for its opset {message.opset!r}: a damaged package")
+        constants: dict[str, Stored] = {}
+        body = self._block(message.block_specializations[message.opset], constants)
+        return Function(name, message.opset, self.inputs(name), body, constants)
+
+    def _block(self, message: Any, constants: dict[str, Stored]) -> Block:
+        inputs = tuple(self.var(v) for v in message.inputs)
+        ops = tuple(self._ops(message.operations, constants))
+        return Block(inputs, ops, tuple(message.outputs))
+
+    def _ops(self, messages: Any, constants: dict[str, Stored]) -> Iterator[Op]:
+        for message in messages:
+            kind = message.type
+            if kind == "const":
+                output = message.outputs[0].name
+                constants[output] = self._value(message.attributes["val"], output)
+            elif kind.startswith("constexpr_"):
+                results = constexpr(kind, self._constexpr_inputs(message, constants))
+                constants.update(zip((o.name for o in message.outputs), results, strict=True))
+            else:
+                yield self._op(message, constants)
+
+    def _op(self, message: Any, constants: dict[str, Stored]) -> Op:
+        outputs = tuple(self.var(v) for v in message.outputs)
+        name = self._name(message, outputs)
+        inputs = {
+            key: tuple(self._operand(binding, constants, f"{name}.{key}") for binding in argument.arguments)
+            for key, argument in message.inputs.items()
+        }
+        blocks = tuple(self._block(block, constants) for block in message.blocks)
+        return Op(message.type, name, inputs, outputs, blocks)
+
+    def _name(self, message: Any, outputs: tuple[Var, ...]) -> str:
+        if "name" in message.attributes:
+            values = message.attributes["name"].immediateValue.tensor.strings.values
+            if values:
+                return str(values[0])
+        return outputs[0].name if outputs else str(message.type)
+
+    def _operand(self, binding: Any, constants: dict[str, Stored], name: str) -> Operand:
+        if binding.WhichOneof("binding") == "value":
+            return self._value(binding.value, name)
+        return constants.get(binding.name, str(binding.name))
+
+    def _constexpr_inputs(self, message: Any, constants: dict[str, Stored]) -> dict[str, Stored]:
+        """Operands of a constexpr operation: inputs since iOS18, attributes before."""
+        result = {key: self._value(value, key) for key, value in message.attributes.items() if key != "name"}
+        for key, argument in message.inputs.items():
+            operand = self._operand(argument.arguments[0], constants, key)
+            if isinstance(operand, str):
+                raise ExecuteError(f"{message.type} needs constants, but its input {key} is the value {operand!r}")
+            result[key] = operand
+        return result
+
+    def _value(self, message: Any, name: str) -> Stored:
+        var = self._type(message.type, name)
+        if message.WhichOneof("value") == "blobFileValue":
+            blob = message.blobFileValue
+            return plain_blob(self._blob(blob.fileName), blob.offset, var.dtype, var.shape)
+        immediate = message.immediateValue
+        if immediate.WhichOneof("value") != "tensor":
+            raise ExecuteError(f"constant {name!r} is a {immediate.WhichOneof('value')}, which is not supported")
+        return plain_values(_immediate(immediate.tensor), var.dtype, var.shape, name)
+
+    def _blob(self, name: str) -> BlobFile:
+        if name not in self._blobs:
+            self._blobs[name] = BlobFile(files.weight_file(self.path, self._model, name))
+        return self._blobs[name]
+
+    def var(self, message: Any) -> Var:
+        """A named value type."""
+        return self._type(message.type, message.name)
+
+    def _type(self, message: Any, name: str) -> Var:
+        kind = message.WhichOneof("type")
+        if kind == "stateType":
+            wrapped = self._type(message.stateType.wrappedType, name)
+            return Var(name, wrapped.dtype, wrapped.shape, state=True)
+        if kind != "tensorType":
+            return Var(name, str(kind).removesuffix("Type"), ())
+        tensor = message.tensorType
+        sizes = tensor.dimensions
+        shape = tuple(int(d.constant.size) if d.WhichOneof("dimension") == "constant" else -1 for d in sizes)
+        return Var(name, self._dtypes.get(tensor.dataType, f"type {tensor.dataType}"), shape)
+
+
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "floats": lambda m: np.array(m.floats.values, np.float32),
+    "ints": lambda m: np.array(m.ints.values, np.int32),
+    "bools": lambda m: np.array(m.bools.values, np.bool_),
+    "strings": lambda m: np.array(list(m.strings.values)),
+    "longInts": lambda m: np.array(m.longInts.values, np.int64),
+    "doubles": lambda m: np.array(m.doubles.values, np.float64),
+    "bytes": lambda m: np.frombuffer(m.bytes.values, np.uint8),
+}
+
+
+def _immediate(tensor: Any) -> Any:
+    field = tensor.WhichOneof("value")
+    return _FIELDS[field](tensor) if field else np.zeros(0, np.float32)
+
+
+def is_weight(stored: Stored) -> bool:
+    """Whether a constant lives in a weight file: compressed, or plain behind a record."""
+    return not isinstance(stored, Plain) or isinstance(stored.key, tuple)

@@ -1,0 +1,83 @@
+"""Decoded constants, shared by the functions of a program, and products with large constant matrices.
+
+``keep`` holds every weight as fp32 for speed; otherwise a weight is decoded in blocks of rows at each use, so that
+memory holds one block at a time.
+"""
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from anemone.execute.dtypes import Array
+from anemone.execute.stored import Stored
+
+_TILE = 1 << 20  # elements decoded at once: 4 MB of fp32
+
+
+class Matrix:
+    """A constant as a matrix of its first axis by all others."""
+
+    def __init__(self, stored: Stored, whole: Array | None) -> None:
+        self.stored = stored
+        self.rows = stored.shape[0]
+        self.columns = stored.size // max(self.rows, 1)
+        self._whole = None if whole is None else whole.reshape(self.rows, self.columns)
+
+    def tiles(self) -> Iterator[tuple[int, int, Array]]:
+        """(start, stop, the rows in between as fp32) over all rows."""
+        if self._whole is not None:
+            yield 0, self.rows, self._whole
+            return
+        step = max(1, _TILE // max(self.columns, 1))
+        step = step - step % 8 or step  # whole bytes of packed indices, whole groups of 8 rows
+        for start in range(0, self.rows, step):
+            stop = min(start + step, self.rows)
+            yield start, stop, self.stored.wide_rows(start, stop).reshape(stop - start, self.columns)
+
+    def times(self, x: Array) -> Array:
+        """matrix @ x, x (columns, n) -> (rows, n)"""
+        if self._whole is not None:
+            return self._whole @ x
+        result = np.empty((self.rows, x.shape[1]), np.float32)
+        for start, stop, tile in self.tiles():
+            np.matmul(tile, x, out=result[start:stop])
+        return result
+
+    def transposed_after(self, x: Array) -> Array:
+        """x @ matrix.T, x (..., columns) -> (..., rows)"""
+        if self._whole is not None:
+            return x @ self._whole.T
+        result = np.empty((*x.shape[:-1], self.rows), np.float32)
+        for start, stop, tile in self.tiles():
+            result[..., start:stop] = x @ tile.T
+        return result
+
+    def after(self, x: Array) -> Array:
+        """x @ matrix, x (..., rows) -> (..., columns)"""
+        if self._whole is not None:
+            return x @ self._whole
+        result = np.zeros((*x.shape[:-1], self.columns), np.float32)
+        for start, stop, tile in self.tiles():
+            result += x[..., start:stop] @ tile
+        return result
+
+
+class Weights:
+    """What has been decoded so far, by the constant's key."""
+
+    def __init__(self) -> None:
+        self.keep = True
+        self._decoded: dict[Hashable, Array] = {}
+
+    def array(self, stored: Stored) -> Array:
+        """All values, fp16 as fp32, decoded once and not to be written."""
+        if stored.key not in self._decoded:
+            values = stored.wide_array()
+            values.flags.writeable = False
+            self._decoded[stored.key] = values
+        return self._decoded[stored.key]
+
+    def matrix(self, stored: Stored) -> Matrix:
+        """The constant as the matrix of a product."""
+        whole = self.keep or stored.size <= _TILE // 4
+        return Matrix(stored, self.array(stored) if whole else None)

@@ -1,0 +1,162 @@
+"""Packages for the executor's tests, made by coremltools: from single operations, and from torch modules."""
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def coremltools() -> Any:
+    """The package, imported without the lines that it prints on Linux."""
+    logging.getLogger("coremltools").setLevel(logging.CRITICAL)
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+        import coremltools as ct
+    return ct
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation: its dynamic operands, its constant ones, and what should come out.
+
+    ``expect`` computes the results from all operands; None asks coremltools' own value inference.
+    """
+
+    kind: str
+    inputs: Mapping[str, Any]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    expect: Callable[..., Any] | None = None
+
+    def typed(self, dtype: type) -> "Case":
+        """With every floating operand in this type."""
+        return Case(
+            self.kind,
+            {k: _typed(v, dtype) for k, v in self.inputs.items()},
+            {k: _typed(v, dtype) for k, v in self.params.items()},
+            self.expect,
+        )
+
+
+def _typed(value: Any, dtype: type) -> Any:
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], np.ndarray):
+        return tuple(_typed(v, dtype) for v in value)
+    if isinstance(value, (np.ndarray, np.floating)) and value.dtype.kind == "f":
+        return value.astype(dtype)
+    return dtype(value) if isinstance(value, float) else value
+
+
+def _flat(inputs: Mapping[str, Any]) -> list[Any]:
+    return [v for value in inputs.values() for v in (value if isinstance(value, tuple) else (value,))]
+
+
+def _target(opset: str) -> Any:
+    return getattr(coremltools().target, opset)
+
+
+def _mil_type(dtype: np.dtype) -> Any:
+    from coremltools.converters.mil.mil import types
+
+    return types.numpy_type_to_builtin_type(dtype)
+
+
+def inferred(case: Case, opset: str = "iOS18") -> list[np.ndarray]:
+    """What coremltools computes for the case when all operands are constant."""
+    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Function
+
+    with Function({}, _target(opset)):
+        inputs = {
+            k: tuple(mb.const(val=x) for x in v) if isinstance(v, tuple) else mb.const(val=v)
+            for k, v in case.inputs.items()
+        }
+        result = getattr(mb, case.kind)(**inputs, **case.params)
+    results = result if isinstance(result, (list, tuple)) else [result]
+    values = [r.val for r in results]
+    assert all(v is not None for v in values), f"coremltools infers nothing for {case.kind}"
+    return [np.asarray(v) for v in values]
+
+
+def expected(case: Case, opset: str = "iOS18") -> list[np.ndarray]:
+    """The truth of a case."""
+    if case.expect is None:
+        return inferred(case, opset)
+    results = case.expect(*_flat(case.inputs), **case.params)
+    return [np.asarray(r) for r in (results if isinstance(results, (list, tuple)) else [results])]
+
+
+def write_cases(path: Path, cases: Sequence[Case], opset: str = "iOS18") -> Path:
+    """A package whose one function applies every case to its own inputs ``c<case>_<operand>``; outputs ``y<case>_<n>``."""
+    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Function, Program
+
+    placeholders = {}
+    for number, case in enumerate(cases):
+        for index, value in enumerate(_flat(case.inputs)):
+            array = np.asarray(value)
+            name = f"c{number}_{index}"
+            placeholders[name] = mb.placeholder(shape=array.shape or (1,), dtype=_mil_type(array.dtype))
+            placeholders[name].name = name
+            placeholders[name].outputs[0].name = name
+    program = Program()
+    with Function(placeholders, _target(opset)) as function:
+        outputs = []
+        for number, case in enumerate(cases):
+            given = [function.inputs[f"c{number}_{i}"] for i in range(len(_flat(case.inputs)))]
+            given = [mb.squeeze(x=g) if not np.shape(v) else g for g, v in zip(given, _flat(case.inputs), strict=True)]
+            operands = {}
+            for key, value in case.inputs.items():
+                count = len(value) if isinstance(value, tuple) else 1
+                taken, given = given[:count], given[count:]
+                operands[key] = tuple(taken) if isinstance(value, tuple) else taken[0]
+            results = getattr(mb, case.kind)(**operands, **case.params)
+            for index, result in enumerate(results if isinstance(results, (list, tuple)) else [results]):
+                outputs.append(mb.identity(x=result, name=f"y{number}_{index}"))
+        function.set_outputs(outputs)
+    program.add_function("main", function)
+    return save(program, path, opset)
+
+
+def save(program: Any, path: Path, opset: str = "iOS18") -> Path:
+    """Write a MIL program as it is, without passes."""
+    ct = coremltools()
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        model = ct.convert(
+            program,
+            convert_to="mlprogram",
+            pass_pipeline=ct.PassPipeline.EMPTY,
+            minimum_deployment_target=_target(opset),
+            skip_model_load=True,
+        )
+        model.save(str(path))
+    return path
+
+
+def case_inputs(cases: Sequence[Case]) -> dict[str, np.ndarray]:
+    """The inputs of a package from ``write_cases``."""
+    return {
+        f"c{number}_{index}": np.asarray(value).reshape(np.shape(value) or (1,))
+        for number, case in enumerate(cases)
+        for index, value in enumerate(_flat(case.inputs))
+    }
+
+
+def convert_torch(module: Any, examples: Sequence[Any], path: Path, precision: str = "FLOAT32", **options: Any) -> Path:
+    """A torch module traced and converted by Apple's frontend with its default passes."""
+    import torch
+
+    ct = coremltools()
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()), torch.no_grad():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(module.eval(), tuple(examples), check_trace=False)
+        options.setdefault("minimum_deployment_target", ct.target.iOS18)
+        model = ct.convert(
+            traced, compute_precision=getattr(ct.precision, precision), skip_model_load=True, **options
+        )
+        model.save(str(path))
+    return path
