@@ -1,6 +1,6 @@
 """The least that an FP16 conversion has to do: read bf16 weights through numpy, cast to fp16, write, fsync.
 
-    python benchmarks/copy_weights.py model.safetensors weights.bin
+python benchmarks/copy_weights.py model.safetensors weights.bin
 """
 
 import json
