@@ -41,6 +41,7 @@ STORAGE_AND_SPEED = frozenset(
         "use_flash_attention_2",
         "use_flash_attn",
         "pretraining_tp",  # splits matrix products, with the same result
+        "chunk_size_feed_forward",  # likewise
         "return_dict",
         "output_attentions",
         "output_hidden_states",

@@ -38,11 +38,10 @@ _COMPANIONS = {
 }
 
 
-def quantisation(config: Mapping[str, Any], hf_quant_config: Mapping[str, Any] | None = None) -> str | None:
-    """The quantisation format that a config (or ModelOpt's hf_quant_config.json beside it) declares, or None."""
-    if hf_quant_config:
-        inner = hf_quant_config.get("quantization", {})
-        return f"ModelOpt {inner.get('quant_algo') or ''}".strip()
+def quantisation(config: Mapping[str, Any]) -> str | None:
+    """The quantisation format that a config declares, or None."""
+    if beside := config.get("hf_quant_config"):  # ModelOpt's own file, which alone tells it in older exports
+        return f"modelopt {beside.get('quantization', {}).get('quant_algo') or ''}".strip()
     declared = config.get("quantization_config") or config.get("compression_config")
     if not declared:
         return "MLX" if config.get("quantization") else None

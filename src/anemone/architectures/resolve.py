@@ -11,7 +11,7 @@ from anemone.architectures.registry import architecture_of, class_conflicts
 from anemone.architectures.rope import ROPE_KEYS, resolve_rope
 from anemone.architectures.spec import SIZES, Architecture, Keys
 from anemone.architectures.tensors import HEAD, check_tensors
-from anemone.architectures.windows import check_layer_types
+from anemone.architectures.windows import sliding_window
 from anemone.errors import CheckpointError, UnsupportedModel
 
 ACTIVATIONS = {
@@ -37,45 +37,46 @@ class Model:
     ignored: tuple[str, ...] = ()
 
 
-def resolve(
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Tensor] | None = None,
-    hf_quant_config: Mapping[str, Any] | None = None,
-) -> Model:
+def resolve(config: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> Model:
     """The model that a Hugging Face config (transformers 4 or 5 layout) and its tensor headers describe.
 
     The model_type decides the architecture, as in transformers, and the tensors must fit it. Without ``tensors`` the
-    config alone is checked. ``hf_quant_config`` is the content of a file of that name beside the config. Raises
-    UnsupportedModel or CheckpointError naming the key, tensor or mechanism that stands in the way.
+    config alone is checked. The content of a hf_quant_config.json beside the config belongs under the key
+    ``hf_quant_config``. Raises UnsupportedModel or CheckpointError naming the key, tensor or mechanism that stands in
+    the way.
     """
-    quantised = quantisation(config, hf_quant_config)
+    quantised = quantisation(config)
     architecture = architecture_of(config, f" Its weights are also quantised ({quantised})." if quantised else "")
     if quantised:
         raise UnsupportedModel(f"The checkpoint is quantised ({quantised}); {advice(quantised)}.")
     name = str(config["model_type"])
     _check_keys(name, architecture, config)
     keys = Keys(config, architecture.defaults)
-    notes = list(class_conflicts(name, config.get("architectures") or []))
-    notes += _defaults_used(name, architecture, keys)
-    own_head = tensors is not None and HEAD in tensors
-    if own_head and keys.flag("tie_word_embeddings"):
+    tied, own_head = keys.flag("tie_word_embeddings"), tensors is not None and HEAD in tensors
+    decoder, rope_notes = _decoder(name, architecture, keys, tied=tied and not own_head)
+    ignored = check_tensors(decoder, tensors) if tensors is not None else ()
+    notes = [
+        *class_conflicts(name, config.get("architectures") or []),
+        *_defaults_used(architecture, keys, decoder),
+        *rope_notes,
+    ]
+    if tied and own_head:
         notes.append(
             f"tie_word_embeddings is true, but the checkpoint has {HEAD}: it is used, as transformers 5 does where the "
             "two differ (transformers 4 would take the embeddings)."
         )
-    decoder, rope_notes = _decoder(name, architecture, keys, tied=keys.flag("tie_word_embeddings") and not own_head)
-    ignored = check_tensors(decoder, tensors) if tensors is not None else ()
     if ignored:
         notes.append(f"{len(ignored)} tensors are ignored, which transformers computes itself: {', '.join(ignored)}.")
-    return Model(name, decoder, (*notes, *rope_notes), ignored)
+    return Model(name, decoder, tuple(notes), ignored)
 
 
 def _check_keys(name: str, architecture: Architecture, config: Mapping[str, Any]) -> None:
     """Raise for a key that may change the mathematics and is not understood."""
-    known = BOOKKEEPING | ROPE_KEYS | {*SIZES, *architecture.defaults, *architecture.must, "layer_types"}
+    must = {"is_causal": True, **architecture.must}
+    known = BOOKKEEPING | ROPE_KEYS | {*SIZES, *architecture.defaults, *must, "layer_types"}
     for key, value in config.items():
-        if key in architecture.must and value not in (None, architecture.must[key]):
-            raise UnsupportedModel(f"Config key {key} is {value!r}; only {architecture.must[key]!r} is built.")
+        if key in must and value not in (None, must[key]):
+            raise UnsupportedModel(f"Config key {key} is {value!r}; only {must[key]!r} is built.")
         if key not in known and not switches_nothing(value):
             raise UnsupportedModel(
                 f"Config key {key} is {_short(value)}; model_type {name} does not define it, so it may change the "
@@ -83,11 +84,13 @@ def _check_keys(name: str, architecture: Architecture, config: Mapping[str, Any]
             )
 
 
-def _defaults_used(name: str, architecture: Architecture, keys: Keys) -> list[str]:
+def _defaults_used(architecture: Architecture, keys: Keys, decoder: DecoderConfig) -> list[str]:
     """A note for each key whose value decides the mathematics and is not in the config."""
     silent = {"rope_theta", "max_window_layers"}  # the first has a note of its own
+    if decoder.sliding_window is None:
+        silent.add("sliding_window")
     return [
-        f"The config has no {key}; the default of model_type {name}, {value}, is used."
+        f"The config has no {key}; the default of model_type {decoder.model_type}, {value}, is used."
         for key, value in architecture.defaults.items()
         if value not in (None, False) and key not in silent and not keys.states(key)
     ]
@@ -100,7 +103,6 @@ def _decoder(name: str, architecture: Architecture, keys: Keys, tied: bool) -> t
         raise CheckpointError(f"num_attention_heads is {heads}, not a multiple of num_key_value_heads, {kv_heads}.")
     head_dim = _head_dim(keys, hidden, heads)
     layers = keys.count("num_hidden_layers")
-    check_layer_types(keys, layers)
     max_positions = keys.count("max_position_embeddings")
     rope, notes = resolve_rope(keys, head_dim, max_positions)
     decoder = DecoderConfig(
@@ -121,7 +123,7 @@ def _decoder(name: str, architecture: Architecture, keys: Keys, tied: bool) -> t
         o_bias=_switch(architecture.o_bias, keys),
         mlp_bias=_switch(architecture.mlp_bias, keys),
         qk_norm=architecture.qk_norm,
-        sliding_window=architecture.window(keys),
+        sliding_window=sliding_window(keys, architecture.window, layers),
     )
     return decoder, notes
 

@@ -51,11 +51,6 @@ class Keys:
         return bool(value)
 
 
-def no_window(keys: Keys) -> int | None:
-    """Full attention in every layer."""
-    return None
-
-
 @dataclass(frozen=True)
 class Architecture:
     """One model_type as data.
@@ -73,4 +68,4 @@ class Architecture:
     o_bias: bool | str = False
     mlp_bias: bool | str = False
     qk_norm: bool = False
-    window: Callable[[Keys], int | None] = no_window
+    window: Callable[[Keys], int | None] | None = None  # a rule of windows.py; without one, full attention

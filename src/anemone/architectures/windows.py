@@ -3,21 +3,27 @@
 A context that is not longer than the window sees everything, so such a context is computed as full attention.
 """
 
+from collections.abc import Callable
+
 from anemone.architectures.spec import Keys
 from anemone.errors import CheckpointError, UnsupportedModel
 
-FULL = frozenset({"full_attention", "attention"})  # the second is transformers' older spelling
+SLIDING = "sliding_attention"
+ATTENTION = frozenset({"full_attention", "attention", SLIDING})  # the second is an older spelling of the first
 
 
-def check_layer_types(keys: Keys, layers: int) -> None:
-    """Raise unless ``layer_types``, where given, has one attention layer per layer."""
+def sliding_window(keys: Keys, rule: Callable[[Keys], int | None] | None, layers: int) -> int | None:
+    """The window by an architecture's rule. Raises unless ``layer_types`` names attention only, and agrees with it."""
     types = keys.raw("layer_types")
-    if types is None:
-        return
-    if not isinstance(types, list) or len(types) != layers:
-        raise CheckpointError(f"Config key layer_types is {types!r}; it must name each of the {layers} layers.")
-    if other := sorted({str(t) for t in types} - FULL - {"sliding_attention"}):
-        raise UnsupportedModel(f"layer_types has {', '.join(other)} layers; only attention layers are built.")
+    if types is not None:
+        if not isinstance(types, list) or len(types) != layers:
+            raise CheckpointError(f"Config key layer_types is {types!r}; it must name each of the {layers} layers.")
+        if other := sorted({str(name) for name in types} - ATTENTION):
+            raise UnsupportedModel(f"layer_types has {', '.join(other)} layers; only attention layers are built.")
+    window = rule(keys) if rule else None
+    if window is None and SLIDING in (types or ()):
+        raise CheckpointError(f"layer_types has {SLIDING} layers, but the other config keys give them no window.")
+    return window
 
 
 def window_of_every_layer(keys: Keys) -> int | None:
@@ -27,16 +33,10 @@ def window_of_every_layer(keys: Keys) -> int | None:
 
 def window_of_flagged_layers(keys: Keys) -> int | None:
     """Qwen's rule: ``use_sliding_window`` switches it on, ``layer_types`` or ``max_window_layers`` say where."""
-    layers = keys.count("num_hidden_layers")
-    flagged = keys.flag("use_sliding_window") and keys.raw("sliding_window") is not None
-    if keys.raw("layer_types") is not None:
-        slides = "sliding_attention" in keys.raw("layer_types")
-    else:
-        slides = flagged and int(keys.number("max_window_layers")) < layers
-    if not slides:
+    if not keys.flag("use_sliding_window") or keys.raw("sliding_window") is None:
         return None
-    if not flagged:
-        raise CheckpointError(
-            "layer_types has sliding_attention layers, but use_sliding_window is false or sliding_window is null."
-        )
-    return keys.count("sliding_window")
+    if keys.raw("layer_types") is not None:
+        slides = SLIDING in keys.raw("layer_types")
+    else:
+        slides = keys.number("max_window_layers") < keys.count("num_hidden_layers")
+    return keys.count("sliding_window") if slides else None

@@ -18,8 +18,8 @@ def linear(x: Array, weight: NDArray[Any], bias: NDArray[Any] | None = None) -> 
     rows = max(1, BLOCK_BYTES // (4 * weight.shape[1]))
     out = np.empty((len(x), weight.shape[0]), np.float32)
     for first in range(0, weight.shape[0], rows):
-        block = np.asarray(weight[first : first + rows], np.float32)
-        np.matmul(x, block.T, out=out[:, first : first + rows])
+        last = first + rows
+        np.matmul(x, np.asarray(weight[first:last], np.float32).T, out=out[:, first:last])
     if bias is not None:
         out += np.asarray(bias, np.float32)
     return out
