@@ -52,13 +52,9 @@ def make_tiny(
     and qwen3, whose ``attention_bias`` also puts a bias on o_proj; qwen2 always has it and mistral never. The seed
     alone decides the weights of given sizes, so two layouts hold the same model. A vocab below 260 gets no tokenizer.
     """
-    always = {"qwen2": True, "mistral": False}.get(model_type)
-    if always is not None and qkv_bias not in (None, always):
-        raise ValueError(f"{model_type} cannot have qkv_bias={qkv_bias}")
-    if mlp_bias and model_type != "llama":
-        raise ValueError(f"{model_type} has no mlp_bias")
-    attention_bias = bool(qkv_bias if always is None else always)
-    sizes = {
+    config: dict[str, Any] = {
+        "architectures": [CLASSES[model_type]],
+        "model_type": model_type,
         "hidden_size": hidden,
         "intermediate_size": intermediate,
         "num_hidden_layers": layers,
@@ -66,11 +62,6 @@ def make_tiny(
         "num_key_value_heads": kv_heads,
         "vocab_size": vocab,
         "max_position_embeddings": max_positions,
-    }
-    config: dict[str, Any] = {
-        "architectures": [CLASSES[model_type]],
-        "model_type": model_type,
-        **sizes,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": tied,
@@ -82,25 +73,37 @@ def make_tiny(
     }
     if head_dim is not None or model_type == "qwen3":
         config["head_dim"] = head_dim or hidden // heads
-    if model_type in ("llama", "qwen3"):
-        config["attention_bias"] = attention_bias
-    if model_type == "llama":
-        config["mlp_bias"] = mlp_bias
-    if model_type == "mistral":
-        config["sliding_window"] = sliding_window
-    if model_type in ("qwen2", "qwen3"):
-        config |= {"use_sliding_window": sliding_window is not None, "sliding_window": sliding_window}
-        config["max_window_layers"] = 0 if sliding_window else layers
+    config |= bias_keys(model_type, qkv_bias, mlp_bias) | window_keys(model_type, sliding_window, layers)
     config |= rope_keys(layout, rope, dtype)
 
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.json").write_text(json.dumps(config, indent=2))
     (path / "generation_config.json").write_text(json.dumps({"bos_token_id": 0, "eos_token_id": [1, 3]}))
-    shapes = tiny_shapes(config, attention_bias)
-    write_weights(path, random_weights(shapes, seed), dtype)
+    write_weights(path, random_weights(tiny_shapes(config), seed), dtype)
     if vocab >= BYTES_AND_SPECIALS:
         write_tokenizer(path, vocab)
     return path
+
+
+def bias_keys(model_type: str, qkv_bias: bool | None, mlp_bias: bool) -> dict[str, Any]:
+    """attention_bias and mlp_bias for the families that have such keys; ValueError for a bias a family cannot have."""
+    fixed = {"qwen2": True, "mistral": False}.get(model_type)
+    if fixed is not None and qkv_bias not in (None, fixed):
+        raise ValueError(f"{model_type} cannot have qkv_bias={qkv_bias}")
+    if mlp_bias and model_type != "llama":
+        raise ValueError(f"{model_type} has no mlp_bias")
+    keys = {} if fixed is not None else {"attention_bias": bool(qkv_bias)}
+    return keys | ({"mlp_bias": mlp_bias} if model_type == "llama" else {})
+
+
+def window_keys(model_type: str, window: int | None, layers: int) -> dict[str, Any]:
+    """A sliding window in every layer, or none, in the family's own words."""
+    if model_type == "mistral":
+        return {"sliding_window": window}
+    if model_type == "llama":
+        return {}
+    on = window is not None
+    return {"use_sliding_window": on, "sliding_window": window, "max_window_layers": 0 if on else layers}
 
 
 def rope_keys(layout: str, rope: dict[str, Any] | None, dtype: str) -> dict[str, Any]:
@@ -113,31 +116,33 @@ def rope_keys(layout: str, rope: dict[str, Any] | None, dtype: str) -> dict[str,
     return {"rope_theta": theta, "rope_scaling": scaling, "torch_dtype": dtype, "transformers_version": "4.48.0"}
 
 
-def tiny_shapes(config: dict[str, Any], attention_bias: bool) -> dict[str, tuple[int, ...]]:
+def tiny_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """The tensors that transformers' class for the config has, written down independently of the product."""
     hidden, intermediate = config["hidden_size"], config["intermediate_size"]
     head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
     query, key = head_dim * config["num_attention_heads"], head_dim * config["num_key_value_heads"]
+    qkv_bias = config.get("attention_bias", config["model_type"] == "qwen2")
+    o_bias, mlp_bias = config.get("attention_bias", False), config.get("mlp_bias", False)
+    linears = {
+        "self_attn.q_proj": (query, hidden, qkv_bias),
+        "self_attn.k_proj": (key, hidden, qkv_bias),
+        "self_attn.v_proj": (key, hidden, qkv_bias),
+        "self_attn.o_proj": (hidden, query, o_bias),
+        "mlp.gate_proj": (intermediate, hidden, mlp_bias),
+        "mlp.up_proj": (intermediate, hidden, mlp_bias),
+        "mlp.down_proj": (hidden, intermediate, mlp_bias),
+    }
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
-    for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}"
-        for name, rows, columns in (("q", query, hidden), ("k", key, hidden), ("v", key, hidden), ("o", hidden, query)):
-            shapes[f"{layer}.self_attn.{name}_proj.weight"] = (rows, columns)
-            if attention_bias and not (name == "o" and config["model_type"] == "qwen2"):
-                shapes[f"{layer}.self_attn.{name}_proj.bias"] = (rows,)
-        for name, rows, columns in (
-            ("gate", intermediate, hidden),
-            ("up", intermediate, hidden),
-            ("down", hidden, intermediate),
-        ):
-            shapes[f"{layer}.mlp.{name}_proj.weight"] = (rows, columns)
-            if config.get("mlp_bias"):
-                shapes[f"{layer}.mlp.{name}_proj.bias"] = (rows,)
+    for layer in (f"model.layers.{i}." for i in range(config["num_hidden_layers"])):
+        for name, (rows, columns, bias) in linears.items():
+            shapes[f"{layer}{name}.weight"] = (rows, columns)
+            if bias:
+                shapes[f"{layer}{name}.bias"] = (rows,)
         if config["model_type"] == "qwen3":
-            shapes[f"{layer}.self_attn.q_norm.weight"] = (head_dim,)
-            shapes[f"{layer}.self_attn.k_norm.weight"] = (head_dim,)
-        shapes[f"{layer}.input_layernorm.weight"] = (hidden,)
-        shapes[f"{layer}.post_attention_layernorm.weight"] = (hidden,)
+            shapes[f"{layer}self_attn.q_norm.weight"] = (head_dim,)
+            shapes[f"{layer}self_attn.k_norm.weight"] = (head_dim,)
+        shapes[f"{layer}input_layernorm.weight"] = (hidden,)
+        shapes[f"{layer}post_attention_layernorm.weight"] = (hidden,)
     shapes["model.norm.weight"] = (hidden,)
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (config["vocab_size"], hidden)
