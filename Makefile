@@ -41,5 +41,5 @@ $(MODEL): | .venv/ready
 	done; \
 	echo "anemone needs Python 3.11, 3.12 or 3.13 and found none; name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@echo "Installing into $(@D)$(if $(EXTRA), (with torch: one to several GB))"
-	@$(@D)/bin/pip install --quiet --disable-pip-version-check --editable '.$(EXTRA)'
+	@$(@D)/bin/pip install -qq --disable-pip-version-check --editable '.$(EXTRA)'
 	@touch $@
