@@ -40,7 +40,11 @@ class Weights(Protocol):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One model. ``config`` is config.json as it stands (for GGUF: made from its metadata, in the same words)."""
+    """One model.
+
+    ``config`` is config.json as it stands (for GGUF: made from its metadata, in the same words). ``hf_quant_config`` is
+    the file of that name with which ModelOpt marks quantised weights.
+    """
 
     path: Path
     name: str
@@ -48,6 +52,7 @@ class Checkpoint:
     generation_config: dict[str, Any]
     weights: Weights
     tokenizer: Callable[[], TokenizerFiles]
+    hf_quant_config: dict[str, Any] | None = None
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:

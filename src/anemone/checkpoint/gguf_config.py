@@ -175,11 +175,13 @@ def _llama3_scaling(theta: float, head_dim: int, factors: NDArray[np.float32]) -
     between, where s = (old / w - low) / (high - low): a line in 1 / w, whose slope and intercept give old and high for
     low = 1. Scaling low, high and old together changes nothing.
     """
-    if np.all(factors == 1):
+    factor = float(f"{factors.max():.5g}")
+    if np.allclose(factors, 1, rtol=1e-5):
         return None
-    factor = float(factors.max())
     wavelengths = 2 * math.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
-    between = (factors > 1) & (factors < factor) if len(factors) == len(wavelengths) else np.zeros(0, bool)
+    if factors.shape != wavelengths.shape:
+        raise UnsupportedModel(f"The GGUF's rope_freqs.weight has shape {factors.shape}, not {wavelengths.shape}.")
+    between = (factors > 1.0001) & (factors < 0.9999 * factor)
     low, high, old = 1.0, 4.0, 8192  # Llama 3's own, kept when fewer than two divisors lie on the line
     if np.count_nonzero(between) >= 2:
         smooth = (1 / factors[between].astype(np.float64) - 1 / factor) / (1 - 1 / factor)
@@ -187,7 +189,7 @@ def _llama3_scaling(theta: float, head_dim: int, factors: NDArray[np.float32]) -
         high = float(f"{1 - 1 / intercept:.4g}")
         old = round(slope * (high - low))
     smooth = np.clip((old / wavelengths - low) / (high - low), 0, 1)
-    if factors.shape != smooth.shape or not np.allclose(factors, 1 / ((1 - smooth) / factor + smooth), rtol=1e-5):
+    if not np.allclose(factors, 1 / ((1 - smooth) / factor + smooth), rtol=1e-5):
         raise UnsupportedModel("The GGUF's rope_freqs.weight is no llama3 rope scaling, the only kind known there.")
     return {
         "rope_type": "llama3",

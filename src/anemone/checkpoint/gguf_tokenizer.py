@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 
+_SPACE = "▁"  # how SentencePiece writes a space
+
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -58,7 +60,7 @@ def rebuild_tokenizer(metadata: Mapping[str, Any], model_max_length: int) -> dic
         return {}
     if kind not in ("gpt2", "llama"):
         raise UnsupportedModel(f"The GGUF's tokenizer is of kind {kind}, but only gpt2 and llama can be rebuilt.")
-    vocabulary = _Vocabulary.of(metadata)
+    vocabulary = _Vocabulary.of(metadata, marks_spaces=kind == "llama" and not _prefixes_space(metadata))
     tokenizer = _byte_level(vocabulary, metadata) if kind == "gpt2" else _sentencepiece(vocabulary, metadata)
     tokenizer.add_tokens(vocabulary.added())
     bos_by_default = kind == "llama" or _pre(metadata).adds_bos
@@ -72,15 +74,23 @@ def rebuild_tokenizer(metadata: Mapping[str, Any], model_max_length: int) -> dic
 
 @dataclass(frozen=True)
 class _Vocabulary:
+    """Tokens and their types by id."""
+
     tokens: list[str]
     types: list[int]
 
     @staticmethod
-    def of(metadata: Mapping[str, Any]) -> "_Vocabulary":
+    def of(metadata: Mapping[str, Any], marks_spaces: bool) -> "_Vocabulary":
+        """``marks_spaces``: the model sees every space as a mark, and so do its user-defined tokens."""
         tokens = _required(metadata, "tokens")
         types = metadata.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))
         if len(types) != len(tokens):
             raise CheckpointError(f"The GGUF has {len(tokens)} tokens, but {len(types)} token types.")
+        if marks_spaces:  # llama.cpp's converter wrote these as the text they stand for
+            tokens = [
+                token.replace(" ", _SPACE) if kind == _USER_DEFINED else token
+                for token, kind in zip(tokens, types, strict=True)
+            ]
         return _Vocabulary(tokens, types)
 
     def ids(self) -> dict[str, int]:
@@ -159,33 +169,39 @@ def _sentencepiece(vocabulary: _Vocabulary, metadata: Mapping[str, Any]) -> "Tok
     unknown = next((t for t, kind in zip(vocabulary.tokens, vocabulary.types, strict=True) if kind == _UNKNOWN), None)
     model = models.BPE(
         vocab=ids,
-        merges=_merges_from_scores(ids, _required(metadata, "scores")),
+        merges=_merges_from_scores(ids, vocabulary.types, _required(metadata, "scores")),
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=_BYTE in vocabulary.types,
     )
     tokenizer = Tokenizer(model)
-    spaces = normalizers.Replace(" ", "▁")
-    prefixed = metadata.get("tokenizer.ggml.add_space_prefix", True)
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if prefixed else spaces
-    steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    spaces = normalizers.Replace(" ", _SPACE)
+    prefixed = _prefixes_space(metadata)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if prefixed else spaces
+    steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if prefixed:
         steps.append(decoders.Strip(" ", left=1))
     tokenizer.decoder = decoders.Sequence(steps)
     return tokenizer
 
 
-def _merges_from_scores(ids: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """Every way to join two pieces into a third, best score first.
+def _prefixes_space(metadata: Mapping[str, Any]) -> bool:
+    return bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+
+
+def _merges_from_scores(ids: dict[str, int], types: list[int], scores: list[float]) -> list[tuple[str, str]]:
+    """Every way to join two pieces into a third: user-defined pieces first, then best score first.
 
     SentencePiece joins the neighbours whose union scores best; a list of merges says the same when each piece stands
-    in it with all its splits. Splits of one piece follow the ids of their halves, as transformers orders them.
+    in it with all its splits. Among equals the longer left half goes first, as where transformers makes this list.
     """
     ranked = []
     for piece, number in ids.items():
-        splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
-        known = [(ids[left], ids[right], left, right) for left, right in splits if left in ids and right in ids]
-        ranked += [(-scores[number], *split) for split in known]
+        rank = (types[number] != _USER_DEFINED, -scores[number])
+        for cut in range(len(piece) - 1, 0, -1):
+            left, right = piece[:cut], piece[cut:]
+            if left in ids and right in ids:
+                ranked.append((*rank, -len(left), -len(right), number, left, right))
     return [(left, right) for *_, left, right in sorted(ranked)]
 
 

@@ -6,7 +6,15 @@ from anemone.checkpoint.safetensors import INDEX, SINGLE
 from anemone.checkpoint.tokenizer import NAMED_TEMPLATES, NAMES
 from anemone.errors import CheckpointError
 
-PATTERNS = ("config.json", SINGLE, INDEX, "model-*.safetensors", *NAMES, f"{NAMED_TEMPLATES}/*.jinja")
+PATTERNS = (
+    "config.json",
+    "hf_quant_config.json",
+    SINGLE,
+    INDEX,
+    "model-*.safetensors",
+    *NAMES,
+    f"{NAMED_TEMPLATES}/*.jinja",
+)
 
 
 def download(repo_id: str) -> Path:

@@ -1,8 +1,10 @@
 """From what a user names to a checkpoint."""
 
+import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from anemone.checkpoint.base import Checkpoint, read_json
 from anemone.checkpoint.safetensors import SafetensorsWeights
@@ -29,20 +31,25 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
     if isinstance(source, str) and _HUB_ID.fullmatch(source) and path.suffix != ".gguf":
         from anemone.checkpoint.hub import download
 
-        return _open_folder(download(source), source.split("/")[1])
+        folder = download(source)
+        if not (folder / "config.json").is_file():
+            raise CheckpointError(
+                f"{source} on the hub has no config.json; where it holds GGUF files, download one and give its path."
+            )
+        return _open_folder(folder, source.split("/")[1])
     raise CheckpointError(f"{source} does not exist; give {_EXPECTED}.")
 
 
 def _open_folder(folder: Path, name: str) -> Checkpoint:
     if (folder / "config.json").is_file():
-        generation = folder / "generation_config.json"
         return Checkpoint(
             path=folder,
             name=name,
             config=read_json(folder / "config.json"),
-            generation_config=read_json(generation) if generation.is_file() else {},
+            generation_config=_read_if_there(folder / "generation_config.json") or {},
             weights=SafetensorsWeights(folder),
             tokenizer=lambda: find_tokenizer_files(folder),
+            hf_quant_config=_read_if_there(folder / "hf_quant_config.json"),
         )
     from anemone.checkpoint.gguf_file import split_parts
 
@@ -55,9 +62,11 @@ def _open_folder(folder: Path, name: str) -> Checkpoint:
     raise CheckpointError(f"{folder} has neither config.json nor a .gguf file; give {_EXPECTED}.")
 
 
-def _open_gguf(path: Path) -> Checkpoint:
-    import json
+def _read_if_there(path: Path) -> dict[str, Any] | None:
+    return read_json(path) if path.is_file() else None
 
+
+def _open_gguf(path: Path) -> Checkpoint:
     from anemone.checkpoint.gguf import GgufWeights
     from anemone.checkpoint.gguf_config import synthesise_generation_config
     from anemone.checkpoint.gguf_file import read_gguf

@@ -19,7 +19,7 @@ NAMES = (
     "generation_config.json",
     "preprocessor_config.json",
 )
-NAMED_TEMPLATES = "chat_templates"  # a folder of NAME.jinja
+NAMED_TEMPLATES = "additional_chat_templates"  # the folder of NAME.jinja, by the name transformers gives it
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>")
 
@@ -34,7 +34,7 @@ def find_tokenizer_files(folder: Path) -> dict[str, Path]:
 def chat_templates(files: TokenizerFiles) -> dict[str, str]:
     """Template name -> Jinja source; the main one is called "default"; empty for a base model.
 
-    As in transformers: chat_template.jinja and chat_templates/*.jinja, where there is any, replace what
+    As in transformers: chat_template.jinja and additional_chat_templates/*.jinja, where there is any, replace what
     tokenizer_config.json says; and that holds one template or a list of named ones.
     """
     prefix = f"{NAMED_TEMPLATES}/"
