@@ -34,7 +34,7 @@ $(MODEL): | .venv/ready
 .venv/ready: EXTRA :=
 .venv-test/ready: EXTRA := [test]
 .venv/ready .venv-test/ready: pyproject.toml
-	@test -x $(@D)/bin/python || { \
+	@test -x $(@D)/bin/pip || { \
 	for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
 	  if $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
 	  then $$python -m venv $(@D); exit; fi; \
