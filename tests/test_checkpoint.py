@@ -164,12 +164,13 @@ def test_config_is_raw_in_either_layout(tmp_path):
     v5 = {"dtype": "bfloat16", "rope_parameters": {"rope_theta": 5e6, "rope_type": "default"}}
     folder = folder_with(tmp_path / "some-name", **v5)
     (folder / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
-    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
     checkpoint = open_checkpoint(folder)
     assert checkpoint.config == {"model_type": "llama"} | v5
     assert checkpoint.generation_config == {"eos_token_id": [1, 2]}
-    assert checkpoint.hf_quant_config == {"quantization": {"quant_algo": "FP8"}}
     assert checkpoint.name == "some-name"
+    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
+    beside = open_checkpoint(folder).config["hf_quant_config"]
+    assert beside == {"quantization": {"quant_algo": "FP8"}}
     (folder / "config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"config.json is not valid JSON"):
         open_checkpoint(folder)

@@ -42,8 +42,8 @@ class Weights(Protocol):
 class Checkpoint:
     """One model.
 
-    ``config`` is config.json as it stands (for GGUF: made from its metadata, in the same words). ``hf_quant_config`` is
-    the file of that name with which ModelOpt marks quantised weights.
+    ``config`` is config.json as it stands, with the content of a hf_quant_config.json beside it (ModelOpt's mark of
+    quantised weights) under that key; for GGUF it is made from the file's metadata, in the same words.
     """
 
     path: Path
@@ -52,7 +52,6 @@ class Checkpoint:
     generation_config: dict[str, Any]
     weights: Weights
     tokenizer: Callable[[], TokenizerFiles]
-    hf_quant_config: dict[str, Any] | None = None
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:

@@ -45,11 +45,10 @@ def _open_folder(folder: Path, name: str) -> Checkpoint:
         return Checkpoint(
             path=folder,
             name=name,
-            config=read_json(folder / "config.json"),
-            generation_config=_read_if_there(folder / "generation_config.json") or {},
+            config=_config(folder),
+            generation_config=_read_if_there(folder / "generation_config.json"),
             weights=SafetensorsWeights(folder),
             tokenizer=lambda: find_tokenizer_files(folder),
-            hf_quant_config=_read_if_there(folder / "hf_quant_config.json"),
         )
     from anemone.checkpoint.gguf_file import split_parts
 
@@ -62,8 +61,14 @@ def _open_folder(folder: Path, name: str) -> Checkpoint:
     raise CheckpointError(f"{folder} has neither config.json nor a .gguf file; give {_EXPECTED}.")
 
 
-def _read_if_there(path: Path) -> dict[str, Any] | None:
-    return read_json(path) if path.is_file() else None
+def _config(folder: Path) -> dict[str, Any]:
+    config = read_json(folder / "config.json")
+    quantised = _read_if_there(folder / "hf_quant_config.json")
+    return config | {"hf_quant_config": quantised} if quantised else config
+
+
+def _read_if_there(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
 
 
 def _open_gguf(path: Path) -> Checkpoint:
