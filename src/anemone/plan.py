@@ -19,7 +19,7 @@ from anemone.graph.ir import Program
 from anemone.graph.kv import state_shape
 from anemone.package import layout
 from anemone.recipe import PLATFORM_LIMITS, Recipe
-from anemone.sizes import bits_per_weight, largest_activation, matrices, weight_file_bytes
+from anemone.sizes import bits_per_weight, largest_activation, matrices, program_bytes
 
 OVERHEAD = 1.10
 """ANEMLL's allowance on a chunk's estimated bytes."""
@@ -150,7 +150,7 @@ def layer_parameters(config: DecoderConfig) -> int:
 
 
 def _part(name: str, kind: str, program: Program, lut: LutSpec | None, layers: range = range(0)) -> Part:
-    return Part(name, kind, program, lut, layers, weight_file_bytes(program, lut))
+    return Part(name, kind, program, lut, layers, program_bytes(program, lut))
 
 
 def _part_dict(part: Part) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _check_platform(parts: Sequence[Part], config: DecoderConfig, recipe: Recipe
 def _smallest_fit(config: DecoderConfig, recipe: Recipe, shapes: Shapes, limit: int) -> int | None:
     def largest(count: int) -> int:
         first = split_layers(config.layers, count)[0]
-        return weight_file_bytes(chunk_program(config, shapes, first), recipe.lut_ffn)
+        return program_bytes(chunk_program(config, shapes, first), recipe.lut_ffn)
 
     return next((n for n in range(1, config.layers + 1) if largest(n) <= limit), None)
 

@@ -1,30 +1,25 @@
-"""Exact bytes of what a program will store, from shapes alone."""
+"""What storing costs, from shapes alone: tables per matrix, bytes per part, bits per weight, largest activation."""
 
 from math import prod
 
 from anemone.compress.palettize import effective_group
 from anemone.compress.spec import LutSpec
 from anemone.graph.ir import Program, Weight
-from anemone.package.values import INLINE_BELOW
+from anemone.package.size import weight_file_bytes
 
 PALETTISED_ROLES = ("linear", "head", "embedding")
 
-ALIGNMENT = 64
-"""Bytes to which the weight file's header, records and data are padded."""
+
+def encoding(weight: Weight, lut: LutSpec | None) -> tuple[int, int] | None:
+    """(bits, number of tables) of a weight that ``lut`` palettises, None for one that stays fp16."""
+    if lut is None or weight.role not in PALETTISED_ROLES:
+        return None
+    return lut.bits, weight.shape[0] // effective_group(weight.shape[0], lut.group)
 
 
-def weight_bytes(weight: Weight, lut: LutSpec | None) -> int:
-    """Bytes of one weight as stored: fp16, or packed indices and their tables."""
-    return sum(_arrays(weight, lut))
-
-
-def weight_file_bytes(program: Program, lut: LutSpec | None) -> int:
-    """Size of weight.bin: a header, and per array a record and its bytes; short arrays stay in the program."""
-    arrays = [array.nbytes for array in program.constants() if array.size >= INLINE_BELOW]
-    arrays += [
-        size for weight in program.weights().values() for size in _arrays(weight, lut) if size >= 2 * INLINE_BELOW
-    ]
-    return ALIGNMENT + sum(ALIGNMENT * (1 + -(-size // ALIGNMENT)) for size in arrays) if arrays else 0
+def program_bytes(program: Program, lut: LutSpec | None) -> int:
+    """Exact size of the package's weight file."""
+    return weight_file_bytes(program, lambda weight: encoding(weight, lut))
 
 
 def matrices(program: Program) -> list[Weight]:
@@ -34,7 +29,7 @@ def matrices(program: Program) -> list[Weight]:
 
 def bits_per_weight(weights: list[tuple[Weight, LutSpec | None]]) -> float:
     """Stored bits per number, tables included."""
-    return 8 * sum(weight_bytes(w, lut) for w, lut in weights) / sum(prod(w.shape) for w, _ in weights)
+    return sum(_bits(weight, lut) for weight, lut in weights) / sum(prod(weight.shape) for weight, _ in weights)
 
 
 def largest_activation(program: Program) -> int:
@@ -44,10 +39,9 @@ def largest_activation(program: Program) -> int:
     return max(2 * prod(out.shape) for out in outputs if out.shape not in states)
 
 
-def _arrays(weight: Weight, lut: LutSpec | None) -> list[int]:
-    """Bytes of the values, or of the packed indices and the tables."""
-    if lut is None or weight.role not in PALETTISED_ROLES:
-        return [2 * prod(weight.shape)]
-    rows = weight.shape[0]
-    group = effective_group(rows, lut.group)
-    return [-(-prod(weight.shape) * lut.bits // 8), rows // group * 2**lut.bits * 2]
+def _bits(weight: Weight, lut: LutSpec | None) -> int:
+    coded = encoding(weight, lut)
+    if coded is None:
+        return 16 * prod(weight.shape)
+    bits, tables = coded
+    return bits * prod(weight.shape) + (16 * tables << bits)

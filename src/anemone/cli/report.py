@@ -25,4 +25,6 @@ def print_report(report: "Report") -> None:
 
 def _line(values: dict[str, float]) -> str:
     agreement = f"same first choice {values['top1_agreement']:.1%}"
+    if values["mean_kl"] is None:
+        return agreement
     return f"{agreement}, mean KL {values['mean_kl']:.2g}, worst {values['max_kl']:.2g}"

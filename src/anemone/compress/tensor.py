@@ -33,7 +33,7 @@ class Lut:
 
     @property
     def group(self) -> int:
-        return self.indices.shape[0] // self.table.shape[0]
+        return int(self.indices.shape[0] // self.table.shape[0])
 
     def dequantise(self) -> NDArray[np.float16]:
         """(rows, columns) fp16."""
@@ -43,4 +43,4 @@ class Lut:
     @property
     def nbytes(self) -> int:
         """Bytes in the package, alignment apart: packed indices and table."""
-        return -(-self.indices.size * self.bits // 8) + self.table.nbytes
+        return int(-(-self.indices.size * self.bits // 8)) + int(self.table.nbytes)

@@ -14,34 +14,43 @@ BLOCK = 16
 class Divergence:
     """Rows of logits against the reference's: top-1 agreement, KL(reference || other) in nats, cosine, NaN and inf."""
 
+    rows: int = 0
+    agreed: int = 0
     kl: list[float] = field(default_factory=list)
     cosine: list[float] = field(default_factory=list)
-    agreed: int = 0
-    nonfinite: int = 0
 
     def add(self, reference: NDArray[np.float32], other: NDArray[np.float32]) -> None:
         """Both (rows, vocab)."""
         for start in range(0, len(reference), BLOCK):
             self._add(reference[start : start + BLOCK], other[start : start + BLOCK])
 
+    def add_choices(self, reference: NDArray[np.float32], choices: NDArray[np.integer[Any]]) -> None:
+        """Where the other gives only its first choice (rows,), as a head with an argmax inside does."""
+        self.rows += len(choices)
+        self.agreed += int((reference.argmax(axis=1) == choices).sum())
+
     def _add(self, reference: NDArray[np.float32], other: NDArray[np.float32]) -> None:
-        self.nonfinite += int(other.size - np.isfinite(other).sum())
-        self.agreed += int((reference.argmax(axis=1) == other.argmax(axis=1)).sum())
+        self.add_choices(reference, other.argmax(axis=1))
         log_p, log_q = log_softmax(reference), log_softmax(other)
         self.kl += (np.exp(log_p) * (log_p - log_q)).sum(axis=1).tolist()
         self.cosine += cosines(reference, other).tolist()
 
     @property
-    def rows(self) -> int:
-        return len(self.kl)
+    def top1(self) -> float:
+        return self.agreed / self.rows
+
+    @property
+    def mean_kl(self) -> float | None:
+        return float(np.mean(self.kl)) if self.kl else None
 
     def as_dict(self) -> dict[str, Any]:
+        """KL and cosine are None where there were only choices."""
         return {
             "tokens": self.rows,
-            "top1_agreement": self.agreed / self.rows,
-            "mean_kl": float(np.mean(self.kl)),
-            "max_kl": float(np.max(self.kl)),
-            "min_cosine": float(np.min(self.cosine)),
+            "top1_agreement": self.top1,
+            "mean_kl": self.mean_kl,
+            "max_kl": float(np.max(self.kl)) if self.kl else None,
+            "min_cosine": float(np.min(self.cosine)) if self.cosine else None,
         }
 
 

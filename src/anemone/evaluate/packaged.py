@@ -112,11 +112,16 @@ class PackagedChunk:
 
 
 class PackagedHead:
-    """The LM head: logits of batches of rows, or of single rows where it has no batch function."""
+    """The LM head: logits of batches of rows, or of single rows where it has no batch function.
+
+    ``has_logits`` is false for a head that only ever gives its best tokens.
+    """
 
     def __init__(self, bundle: Bundle) -> None:
         self._program = Program(bundle.lm_head, weights="stream")
+        self.has_logits = bundle.has_score or not bundle.argmax
         self._parts = len(bundle.head_sizes)
+        self._offsets = np.cumsum((0, *bundle.head_sizes[:-1]))  # first token of each part
         self._function = "score" if bundle.has_score else None
         self._batch = bundle.batch if bundle.has_score else 1
 
@@ -130,15 +135,25 @@ class PackagedHead:
             outputs.append(np.concatenate(parts, axis=1))
         return np.concatenate(outputs)
 
+    def choices(self, hidden: Rows) -> NDArray[np.int64]:
+        """(T, H) -> (T,) token ids, for a head that gives each part's best token and its logit."""
+        found = [self._program.predict({"hidden_states": row[None, None]}) for row in hidden]
+        best = [int(np.argmax(outputs["argmax_val"])) for outputs in found]
+        return np.array(
+            [outputs["argmax_idx"][part] + self._offsets[part] for outputs, part in zip(found, best, strict=True)]
+        )
+
     def reference(self, hidden: Rows) -> Rows:
-        """The same from the package's decoded weights in float32."""
+        """(T, H) -> logits (T, vocab) from the package's decoded weights, in float32."""
         names = [f"lm_head.{i}.weight" for i in range(1, self._parts + 1)]
         return np.concatenate([linear(hidden, decoded(self._program, name, None)) for name in names], axis=1)
 
 
 def decoded(program: Program, name: str, function: str | None) -> NDArray[Any]:
     """A weight of the package by its checkpoint name, in the checkpoint's shape."""
-    value = program.weight(name.replace(".", "_"), function)
+    stored = name.replace(".", "_")
+    known = program.weight_names(function)
+    value = program.weight(f"{stored}_palettized" if f"{stored}_palettized" in known else stored, function)
     return value.reshape([size for size in value.shape if size != 1] or [1])
 
 

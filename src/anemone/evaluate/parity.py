@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from anemone.architectures import resolve
 from anemone.architectures.base import DecoderConfig
 from anemone.checkpoint import Checkpoint
-from anemone.errors import PackageError
+from anemone.errors import PackageError, RequestError
 from anemone.evaluate.divergence import Divergence, cosines
-from anemone.evaluate.packaged import PackagedChunk, PackagedEmbeddings, PackagedHead
+from anemone.evaluate.packaged import PROBES, PackagedChunk, PackagedEmbeddings, PackagedHead
 from anemone.package.bundle import Bundle
 from anemone.progress import Progress, Silent
 from anemone.reference import Reference
@@ -47,12 +47,13 @@ class Gate:
 class Report:
     """What a verification measured: ``graph`` against the bundle's own weights, ``checkpoint`` against the source's.
 
-    ``infer_cosine`` is the worst agreement of the one-row function with the batch functions, ``diverged`` the first
-    place where package and reference part.
+    choices: an argmax head's choices against its own logits. infer_cosine: the worst agreement of the one-row function
+    with the batch functions. diverged: the first place where package and reference part.
     """
 
     graph: Divergence = field(default_factory=Divergence)
     checkpoint: Divergence = field(default_factory=Divergence)
+    choices: Divergence = field(default_factory=Divergence)
     nonfinite: int = 0
     infer_cosine: float = 1.0
     diverged: str = ""
@@ -97,6 +98,10 @@ def verify_bundle(
     Raises PackageError when the bundle does not belong to the source.
     """
     config = resolve(source.config, source.tensors).config
+    if max_kl is not None and bundle.argmax and not bundle.has_score:
+        raise RequestError(
+            "max-kl needs logits, but this head gives only its best tokens; convert it without --no-score."
+        )
     if config.vocab != bundle.vocab:
         raise PackageError(f"{bundle.path} has {bundle.vocab} tokens, {source.name} {config.vocab}: another checkpoint")
     run = _Verification(bundle, source, config, np.asarray(ids, np.int32))
@@ -110,16 +115,19 @@ def verify_bundle(
 
 
 def _gates(report: Report, max_kl: float | None) -> tuple[Gate, ...]:
-    graph = report.graph.as_dict()
     gates = [
         Gate("nan_count", report.nonfinite, 0, report.nonfinite == 0),
-        Gate("top1_agreement", graph["top1_agreement"], MIN_TOP1, graph["top1_agreement"] >= MIN_TOP1),
-        Gate("mean_kl", graph["mean_kl"], MAX_MEAN_KL, graph["mean_kl"] <= MAX_MEAN_KL),
+        Gate("top1_agreement", report.graph.top1, MIN_TOP1, report.graph.top1 >= MIN_TOP1),
         Gate("infer_min_cosine", report.infer_cosine, MIN_COSINE, report.infer_cosine >= MIN_COSINE),
     ]
-    if max_kl is not None:
-        cost = report.checkpoint.as_dict()["mean_kl"]
-        gates.append(Gate("checkpoint_mean_kl", cost, max_kl, cost <= max_kl))
+    limits = (("mean_kl", report.graph.mean_kl, MAX_MEAN_KL), ("checkpoint_mean_kl", report.checkpoint.mean_kl, max_kl))
+    gates += [
+        Gate(name, value, limit, value <= limit)
+        for name, value, limit in limits
+        if value is not None and limit is not None
+    ]
+    if report.choices.rows:
+        gates.append(Gate("argmax_agreement", report.choices.top1, 1.0, report.choices.top1 == 1.0))
     return tuple(gates)
 
 
@@ -165,10 +173,18 @@ class _Verification:
         whole = LOGITS_BYTES // (4 * self.config.vocab * self.bundle.batch) * self.bundle.batch
         for start in range(0, len(self.ids), max(whole, self.bundle.batch)):
             rows = slice(start, start + max(whole, self.bundle.batch))
+            own, source = part.reference(self.own[rows]), self.checkpoint.logits(self.source[rows])
+            if not part.has_logits:
+                choices = part.choices(self.packaged[rows])
+                self.report.graph.add_choices(own, choices)
+                self.report.checkpoint.add_choices(source, choices)
+                continue
             packaged = part.run(self.packaged[rows])
+            if self.bundle.argmax:
+                self.report.choices.add_choices(packaged[:PROBES], part.choices(self.packaged[rows][:PROBES]))
             self.report.nonfinite += packaged.size - int(np.isfinite(packaged).sum())
-            self.report.graph.add(part.reference(self.own[rows]), packaged)
-            self.report.checkpoint.add(self.checkpoint.logits(self.source[rows]), packaged)
+            self.report.graph.add(own, packaged)
+            self.report.checkpoint.add(source, packaged)
 
     def _layer(self, reference: Reference, layer: int, x: Rows) -> Rows:
         return np.concatenate([reference.layer(layer, x[window]) for window in self.windows])

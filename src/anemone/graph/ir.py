@@ -76,15 +76,6 @@ class Program:
 
     functions: tuple[Function, ...]
 
-    def constants(self) -> list[NDArray[np.generic]]:
-        """Every constant array among the operands, in order."""
-        operands = [x for f in self.functions for op in f.ops for value in op.inputs.values() for x in _flat(value)]
-        return [operand for operand in operands if isinstance(operand, np.ndarray)]
-
     def weights(self) -> dict[str, Weight]:
         """Every distinct weight, in order of first use."""
         return {w.key: w for f in self.functions for w in f.weights.values()}
-
-
-def _flat(operand: Operand) -> tuple[Operand, ...]:
-    return operand if isinstance(operand, tuple) else (operand,)
