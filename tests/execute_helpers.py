@@ -1,6 +1,7 @@
 """Packages for the executor's tests, made by coremltools: from single operations, and from torch modules."""
 
 import contextlib
+import copy
 import io
 import logging
 import warnings
@@ -72,7 +73,7 @@ def inferred(case: Case, opset: str = "iOS18") -> list[np.ndarray]:
     with Function({}, _target(opset)):
         inputs = {
             k: tuple(mb.const(val=x) for x in v) if isinstance(v, tuple) else mb.const(val=v)
-            for k, v in case.inputs.items()
+            for k, v in copy.deepcopy(dict(case.inputs)).items()  # some inferences write to their operands
         }
         result = getattr(mb, case.kind)(**inputs, **case.params)
     results = result if isinstance(result, (list, tuple)) else [result]
@@ -89,6 +90,25 @@ def expected(case: Case, opset: str = "iOS18") -> list[np.ndarray]:
     return [np.asarray(r) for r in (results if isinstance(results, (list, tuple)) else [results])]
 
 
+def _passed(array: np.ndarray) -> np.dtype:
+    """The type in which an operand enters the program: functions take only fp16, fp32 and int32."""
+    return array.dtype if array.dtype in (np.float16, np.float32) else np.dtype(np.int32)
+
+
+def _entering(mb: Any, var: Any, value: np.ndarray) -> Any:
+    if value.dtype != _passed(value):
+        var = mb.cast(x=var, dtype=str(value.dtype))
+    return var if value.shape else mb.squeeze(x=var)
+
+
+def _leaving(mb: Any, var: Any, name: str) -> Any:
+    from coremltools.converters.mil.mil import types
+
+    if var.dtype in (types.fp16, types.fp32, types.int32):
+        return mb.identity(x=var, name=name)
+    return mb.cast(x=var, dtype="int32", name=name)
+
+
 def write_cases(path: Path, cases: Sequence[Case], opset: str = "iOS18") -> Path:
     """A package whose one function applies every case to its own inputs ``c<case>_<operand>``; outputs ``y<case>_<n>``."""
     from coremltools.converters.mil.mil import Builder as mb
@@ -99,7 +119,7 @@ def write_cases(path: Path, cases: Sequence[Case], opset: str = "iOS18") -> Path
         for index, value in enumerate(_flat(case.inputs)):
             array = np.asarray(value)
             name = f"c{number}_{index}"
-            placeholders[name] = mb.placeholder(shape=array.shape or (1,), dtype=_mil_type(array.dtype))
+            placeholders[name] = mb.placeholder(shape=array.shape or (1,), dtype=_mil_type(_passed(array)))
             placeholders[name].name = name
             placeholders[name].outputs[0].name = name
     program = Program()
@@ -107,7 +127,7 @@ def write_cases(path: Path, cases: Sequence[Case], opset: str = "iOS18") -> Path
         outputs = []
         for number, case in enumerate(cases):
             given = [function.inputs[f"c{number}_{i}"] for i in range(len(_flat(case.inputs)))]
-            given = [mb.squeeze(x=g) if not np.shape(v) else g for g, v in zip(given, _flat(case.inputs), strict=True)]
+            given = [_entering(mb, g, np.asarray(v)) for g, v in zip(given, _flat(case.inputs), strict=True)]
             operands = {}
             for key, value in case.inputs.items():
                 count = len(value) if isinstance(value, tuple) else 1
@@ -115,7 +135,7 @@ def write_cases(path: Path, cases: Sequence[Case], opset: str = "iOS18") -> Path
                 operands[key] = tuple(taken) if isinstance(value, tuple) else taken[0]
             results = getattr(mb, case.kind)(**operands, **case.params)
             for index, result in enumerate(results if isinstance(results, (list, tuple)) else [results]):
-                outputs.append(mb.identity(x=result, name=f"y{number}_{index}"))
+                outputs.append(_leaving(mb, result, f"y{number}_{index}"))
         function.set_outputs(outputs)
     program.add_function("main", function)
     return save(program, path, opset)
@@ -140,7 +160,7 @@ def save(program: Any, path: Path, opset: str = "iOS18") -> Path:
 def case_inputs(cases: Sequence[Case]) -> dict[str, np.ndarray]:
     """The inputs of a package from ``write_cases``."""
     return {
-        f"c{number}_{index}": np.asarray(value).reshape(np.shape(value) or (1,))
+        f"c{number}_{index}": np.asarray(value, _passed(np.asarray(value))).reshape(np.shape(value) or (1,))
         for number, case in enumerate(cases)
         for index, value in enumerate(_flat(case.inputs))
     }
@@ -155,8 +175,12 @@ def convert_torch(module: Any, examples: Sequence[Any], path: Path, precision: s
         warnings.simplefilter("ignore")
         traced = torch.jit.trace(module.eval(), tuple(examples), check_trace=False)
         options.setdefault("minimum_deployment_target", ct.target.iOS18)
-        model = ct.convert(
-            traced, compute_precision=getattr(ct.precision, precision), skip_model_load=True, **options
-        )
+        kind = np.float16 if precision == "FLOAT16" else np.float32
+        if "inputs" not in options:
+            options["inputs"] = [
+                ct.TensorType(f"x{i}" if i else "x", e.shape, dtype=kind if e.is_floating_point() else np.int32)
+                for i, e in enumerate(examples)
+            ]
+        model = ct.convert(traced, compute_precision=getattr(ct.precision, precision), skip_model_load=True, **options)
         model.save(str(path))
     return path

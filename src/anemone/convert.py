@@ -12,6 +12,7 @@ from typing import Any
 from anemone import __version__
 from anemone.checkpoint import Checkpoint, open_checkpoint
 from anemone.checkpoint.tokenizer import stop_tokens
+from anemone.compress.fp16 import Fp16Loss, combine
 from anemone.errors import GateFailed, PackageError, RecipeError
 from anemone.evaluate.parity import Report
 from anemone.evaluate.verify import verify
@@ -78,8 +79,14 @@ class Conversion:
             "seconds": round(self.seconds, 3),
             "peak_rss_mb": round(self.peak_rss_mb, 1),
             "verify": self.report.as_dict() if self.report else None,
+            "fp16_loss": vars(self.loss),
             "notes": list(self.plan.notes),
         }
+
+    @property
+    def loss(self) -> Fp16Loss:
+        """What narrowing to fp16 lost in the parts that were written now."""
+        return combine(build.loss for build in self.parts)
 
 
 def convert(

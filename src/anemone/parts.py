@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Build:
     sha256: dict[str, str]
     summary: str
     reused: bool
-    loss: Fp16Loss | None = None
+    loss: Fp16Loss = field(default_factory=Fp16Loss)
 
     @classmethod
     def kept(cls, part: Part, path: Path) -> "Build":

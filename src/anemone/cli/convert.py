@@ -77,6 +77,8 @@ def print_conversion(conversion: "Conversion") -> None:
             ("took", f"{conversion.seconds:.1f} s, {conversion.peak_rss_mb:.0f} MB at most"),
         ]
     )
+    if loss := conversion.loss.subnormal + conversion.loss.zeroed:
+        typer.echo(f"  {loss} of {conversion.loss.values} weights are too small for all of fp16's digits")
     if conversion.report:
         print_report(conversion.report)
     else:

@@ -5,13 +5,13 @@ enumerated shapes differ in it; unknown dimensions then follow the operations, b
 which that is clear. Anything else is refused: what depends on the number of rows belongs in a function of its own.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from anemone.errors import PackageError
-from anemone.graph.ir import Function, Op, Operand, Shape, Value
+from anemone.graph.ir import Function, Op, Shape, Value
+from anemone.package.tidy import values_of
 from anemone.package.values import Dims
 
 _ELEMENTWISE = {"add", "sub", "mul", "real_div", "maximum", "minimum", "cast", "identity", "clip"}
@@ -27,7 +27,7 @@ def dimensions(function: Function) -> dict[str, Dims]:
             )
         dims[name] = _differing(shapes)
     for op in function.ops:
-        unknown = [v for v in _values(op.inputs.values()) if None in dims.get(v.name, ())]
+        unknown = [v for v in values_of(op) if None in dims.get(v.name, ())]
         for output in op.outputs:
             dims[output.name] = _followed(op, output, dims) if unknown else output.shape
     return dims
@@ -35,11 +35,6 @@ def dimensions(function: Function) -> dict[str, Dims]:
 
 def _differing(shapes: tuple[Shape, ...]) -> Dims:
     return tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))
-
-
-def _values(operands: Iterable[Operand]) -> list[Value]:
-    flat = [part for operand in operands for part in (operand if isinstance(operand, tuple) else (operand,))]
-    return [part for part in flat if isinstance(part, Value)]
 
 
 def _followed(op: Op, output: Value, dims: dict[str, Dims]) -> Dims:

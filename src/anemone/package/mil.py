@@ -16,6 +16,7 @@ from anemone.package import opset
 from anemone.package.blob import BlobWriter
 from anemone.package.flexible import dimensions
 from anemone.package.proto import MIL
+from anemone.package.tidy import tidy
 from anemone.package.values import constant, state_type, string, string_dictionary, tensor_type
 
 _RESERVED = {
@@ -48,7 +49,7 @@ def serialise(program: Program, stored: Mapping[str, DenseValue | LutValue], blo
     """
     result = MIL.Program(version=1)
     for function in program.functions:
-        result.functions[function.name].CopyFrom(_FunctionWriter(function, stored, blob).write())
+        result.functions[function.name].CopyFrom(_FunctionWriter(tidy(function), stored, blob).write())
     if len(result.functions) != len(program.functions):
         raise PackageError(f"Two functions have one name: {[f.name for f in program.functions]}.")
     result.attributes["buildInfo"].CopyFrom(string_dictionary([("anemone-version", anemone.__version__)]))

@@ -60,10 +60,6 @@ def _epsilon(value: float) -> Callable[[Op], _Defaults]:
     return lambda op: {"epsilon": np.float16(value) if _x(op).dtype == "fp16" else np.float32(value)}
 
 
-def _layer_norm(op: Op) -> _Defaults:
-    return {"axes": np.arange(len(_x(op).shape), dtype=np.int32), **_epsilon(1e-5)(op)}
-
-
 _NO = np.bool_(False)
 _ZERO = np.int32(0)
 _SLICE = "stride begin_mask end_mask squeeze_mask"
@@ -86,7 +82,7 @@ SIGNATURES: dict[str, Signature] = {
     "gather_along_axis": _signature("x indices", "axis validate_indices", {"axis": _ZERO, "validate_indices": _NO}),
     "gelu": _signature("x", "mode", {"mode": "EXACT"}),
     "inverse": _signature("x", "epsilon", _epsilon(1e-4)),
-    "layer_norm": _signature("x", "axes gamma beta epsilon", _layer_norm),
+    "layer_norm": _signature("x axes epsilon", "gamma beta"),  # coremltools' default epsilon is fp32 whatever x is
     "linear": _signature("x weight", "bias", _linear),
     "matmul": _signature("x y", "transpose_x transpose_y", {"transpose_x": _NO, "transpose_y": _NO}),
     "read_state": _signature("input"),
