@@ -111,16 +111,15 @@ def convert(
     out = Path(out)
     bundle_writer.check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
-    source_hash = checkpoint.source_hash()
-    builds = [_make(plan, part, checkpoint, source_hash, out, steps, workers, progress) for part in plan.parts]
+    builds = [_make(plan, part, checkpoint, out, steps, workers, progress) for part in plan.parts]
     if steps.wanted(COMPILE):
         _compile(builds, out, progress)
     report = None
     if steps.wanted(COMPLETE):
-        _complete(plan, builds, checkpoint, source_hash, out, None)
+        _complete(plan, builds, checkpoint, out, None)
     if verification and steps.wanted(TEST):
         report = verify(out, checkpoint, progress=progress)
-        _complete(plan, builds, checkpoint, source_hash, out, report)
+        _complete(plan, builds, checkpoint, out, report)
     result = Conversion(out, plan, tuple(builds), time.monotonic() - begun, peak_rss_mb(), report)
     if report and not report.passed:
         raise GateFailed(f"{out} was written but does not pass: {report.failure}")
@@ -131,14 +130,13 @@ def _make(
     plan: Plan,
     part: Part,
     source: Checkpoint,
-    source_hash: str,
     out: Path,
     steps: Steps,
     workers: int,
     progress: Progress,
 ) -> Build:
     """Write the part, or keep the finished one."""
-    path, key, own = out / f"{part.name}.mlpackage", part_key(plan, part, source_hash), STEPS[part.kind]
+    path, key, own = out / f"{part.name}.mlpackage", part_key(plan, part, source.weights_hash()), STEPS[part.kind]
     if finished(path, key) and not steps.again(*own):
         progress.note(f"{part.name}: finished before, kept")
         return Build.kept(part, path)
@@ -157,9 +155,7 @@ def _compile(builds: list[Build], out: Path, progress: Progress) -> None:
             return
 
 
-def _complete(
-    plan: Plan, builds: list[Build], source: Checkpoint, source_hash: str, out: Path, report: Report | None
-) -> None:
+def _complete(plan: Plan, builds: list[Build], source: Checkpoint, out: Path, report: Report | None) -> None:
     """Tokenizer files, config.json, meta.yaml and the manifest."""
     tokenizer = source.tokenizer_files()
     stops = stop_tokens(source.config, source.generation_config, tokenizer)
@@ -174,7 +170,7 @@ def _complete(
         "format": 1,
         "anemone": __version__,
         "recipe": plan.recipe.as_dict(),
-        "source": {"name": source.name, "sha256": source_hash},
+        "source": {"name": source.name, "sha256": source.source_hash()},
         "model_type": plan.config.model_type,
         "sizes": {build.path.name: build.bytes for build in builds},
         "bits_per_weight": plan.bits_per_weight,

@@ -19,7 +19,7 @@ from anemone.errors import PackageError, RequestError
 from anemone.evaluate.divergence import Divergence, cosines
 from anemone.evaluate.packaged import PROBES, PackagedChunk, PackagedEmbeddings, PackagedHead
 from anemone.package.bundle import Bundle
-from anemone.progress import Progress, Silent
+from anemone.progress import Progress, Silent, Stage
 from anemone.reference import Reference
 
 Rows: TypeAlias = NDArray[np.float32]  # (tokens, channels)
@@ -104,12 +104,14 @@ def verify_bundle(
         )
     if config.vocab != bundle.vocab:
         raise PackageError(f"{bundle.path} has {bundle.vocab} tokens, {source.name} {config.vocab}: another checkpoint")
-    run = _Verification(bundle, source, config, np.asarray(ids, np.int32))
-    stages = [run.embeddings, *(lambda i=i: run.chunk(i) for i in range(len(bundle.chunks))), run.head]
-    with (progress or Silent()).stage("verify", len(ids) * len(stages), "token-parts") as shown:
-        for stage in stages:
-            stage()
-            shown.advance(len(ids))
+    # Executing a chunk costs about as much as the two references for its layers.
+    steps = 2 + 2 * config.layers
+    with (progress or Silent()).stage("verify", steps, "steps") as stage:
+        run = _Verification(bundle, source, config, np.asarray(ids, np.int32), stage)
+        run.embeddings()
+        for index in range(len(bundle.chunks)):
+            run.chunk(index)
+        run.head()
     run.report.gates = _gates(run.report, max_kl)
     return run.report
 
@@ -134,8 +136,10 @@ def _gates(report: Report, max_kl: float | None) -> tuple[Gate, ...]:
 class _Verification:
     """The streams between parts: ``packaged``, ``own`` (the bundle's weights) and ``source`` (the checkpoint's)."""
 
-    def __init__(self, bundle: Bundle, source: Checkpoint, config: DecoderConfig, ids: NDArray[np.int32]) -> None:
-        self.bundle, self.config, self.ids = bundle, config, ids
+    def __init__(
+        self, bundle: Bundle, source: Checkpoint, config: DecoderConfig, ids: NDArray[np.int32], stage: Stage
+    ) -> None:
+        self.bundle, self.config, self.ids, self.stage = bundle, config, ids, stage
         self.report = Report()
         self.checkpoint = Reference(config, source.read)
         self.packaged: Rows
@@ -150,19 +154,24 @@ class _Verification:
         self.own = Reference(self.config, part.weight).embed(self.ids)
         self.source = self.checkpoint.embed(self.ids)
         self._compare(self.bundle.embeddings.name, self.packaged, self.own)
+        self.stage.advance(1)
 
     def chunk(self, index: int) -> None:
         path = self.bundle.chunks[index]
         last = index == len(self.bundle.chunks) - 1
         part = PackagedChunk(path, self.bundle.context, self.bundle.batch, last)
         own = Reference(self.config, part.weight)
-        runs = [part.run(self.packaged[window]) for window in self.windows]
+        runs = []
+        for window in self.windows:
+            runs.append(part.run(self.packaged[window]))
+            self.stage.advance(len(part.layers) / len(self.windows))
         self.report.infer_cosine = min(self.report.infer_cosine, *(run.infer_cosine for run in runs))
         for layer in part.layers:
             self.own = self._layer(own, layer, self.own)
             self.source = self._layer(self.checkpoint, layer, self.source)
             packaged = np.concatenate([run.layers[layer] for run in runs])
             self._compare(f"{path.name}, layer {layer}", packaged, self.own)
+            self.stage.advance(1)
         self.packaged = np.concatenate([run.output for run in runs])
         if last:
             self.own, self.source = own.final(self.own), self.checkpoint.final(self.source)
@@ -185,6 +194,7 @@ class _Verification:
             self.report.nonfinite += packaged.size - int(np.isfinite(packaged).sum())
             self.report.graph.add(own, packaged)
             self.report.checkpoint.add(source, packaged)
+        self.stage.advance(1)
 
     def _layer(self, reference: Reference, layer: int, x: Rows) -> Rows:
         return np.concatenate([reference.layer(layer, x[window]) for window in self.windows])

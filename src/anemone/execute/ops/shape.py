@@ -19,7 +19,8 @@ def identity(x: Array) -> Array:
 @op("transpose", moves=True)
 def transpose(node: Node) -> Kernel:
     perm = node.ints("perm")
-    return lambda x: np.transpose(x, perm)
+    # a copy: BLAS adds in another order on a transposed view, so results would depend on where a program is cut
+    return lambda x: np.transpose(x, perm).copy()
 
 
 def _target(shape: Sequence[int], x: Array) -> list[int]:
