@@ -136,7 +136,7 @@ def _make(
     progress: Progress,
 ) -> Build:
     """Write the part, or keep the finished one."""
-    path, key, own = out / f"{part.name}.mlpackage", part_key(plan, part, source.weights_hash()), STEPS[part.kind]
+    path, key, own = out / f"{part.name}.mlpackage", part_key(plan, part, source.source_hash()), STEPS[part.kind]
     if finished(path, key) and not steps.again(*own):
         progress.note(f"{part.name}: finished before, kept")
         return Build.kept(part, path)

@@ -59,13 +59,13 @@ class Build:
         return cls(part, path, size, file_hashes(path), _summary(counts), True)
 
 
-def part_key(plan: Plan, part: Part, weights_hash: str) -> str:
+def part_key(plan: Plan, part: Part, source_hash: str) -> str:
     """What decides a part's bytes: its share of the recipe, the decoder and the source's weights."""
     recipe = plan.recipe
     share: dict[str, Any] = {"context": recipe.context, "batch": recipe.batch, "score": recipe.score}
     share |= {"lut": str(part.lut), "layers": list(part.layers), "chunks": len(plan.chunks)}
     share |= {"kv_write": recipe.kv_write, "head_split": plan.head_split, "argmax": recipe.argmax}
-    facts = [ENCODING, __version__, part.name, share, dataclasses.asdict(plan.config), weights_hash]
+    facts = [ENCODING, __version__, part.name, share, dataclasses.asdict(plan.config), source_hash]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
