@@ -110,7 +110,7 @@ def _leaving(mb: Any, var: Any, name: str) -> Any:
 
 
 def write_cases(path: Path, cases: Sequence[Case], opset: str = "iOS18") -> Path:
-    """A package whose one function applies every case to its own inputs ``c<case>_<operand>``; outputs ``y<case>_<n>``."""
+    """A package whose one function applies each case to inputs ``c<case>_<operand>`` and returns ``y<case>_<n>``."""
     from coremltools.converters.mil.mil import Builder as mb
     from coremltools.converters.mil.mil import Function, Program
 
@@ -184,3 +184,9 @@ def convert_torch(module: Any, examples: Sequence[Any], path: Path, precision: s
         model = ct.convert(traced, compute_precision=getattr(ct.precision, precision), skip_model_load=True, **options)
         model.save(str(path))
     return path
+
+
+def only(results: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The one result of a prediction."""
+    (result,) = results.values()
+    return result
