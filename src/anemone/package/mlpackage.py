@@ -130,7 +130,9 @@ class PackageWriter:
         """
         self._check_new(key)
         blocks = iter([lut] if isinstance(lut, Lut) else lut)
-        first = next(blocks)
+        first = next(blocks, None)
+        if first is None:
+            raise PackageError(f"{key} got no values.")
         dtype = f"uint{first.bits}"
         if first.bits not in INDEX_BITS:
             raise PackageError(f"{key} has {first.bits}-bit indices; Core ML stores {INDEX_BITS}.")
