@@ -12,6 +12,7 @@ from mil_truth import convert, load, normal, write, write_with_coremltools
 from anemone.compress.tensor import Dense, Lut
 from anemone.graph.ir import Function, Op, Program, Value, Weight
 from anemone.package import opset
+from anemone.package.read import load_model
 
 H, F, C, D = 32, 64, 16, 16
 INT = np.int32
@@ -85,6 +86,21 @@ def both(tmp_path, program, tensors):
 def test_equal_to_coremltools_builder(tmp_path, functions):
     ours, theirs = both(tmp_path, *decoder(*functions))
     assert ours == theirs
+
+
+def test_operations_of_a_small_program(tmp_path):
+    program, tensors = decoder(("main", 1))
+    write(tmp_path / "ours.mlpackage", program, tensors)
+    block = load_model(tmp_path / "ours.mlpackage").mlProgram.functions["main"].block_specializations["CoreML8"]
+    assert [op.type for op in block.operations if op.type != "const"] == [
+        *("conv", "silu", "constexpr_lut_to_dense", "conv", "layer_norm", "split", "transpose", "add"),
+        *("concat", "concat", "read_state", "slice_update", "write_state", "read_state", "slice_by_index"),
+        *("matmul", "softmax", "transpose", "mul", "add"),
+    ]
+    assert [op.outputs[0].name for op in block.operations[:8]] == [
+        *("layers_0_up", "conv_0_pad_type_0", "conv_0_strides_0", "conv_0_pad_0", "conv_0_dilations_0"),
+        *("conv_0_groups_0", "conv_0", "silu_1"),
+    ]
 
 
 def case(kind, shape, result="fp16", /, outputs=1, **inputs):

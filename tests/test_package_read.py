@@ -172,8 +172,10 @@ def test_a_sound_state_is_accepted(tmp_path):
     assert function.inputs == (Feature("update", "fp16", (1, 1, 1, 4)),)
 
 
+WIDE = Value("cache", "fp32", (2, 1, 8, 4))
 UNUSED = Value("unused", "fp16", (1, 1, 1, 4))
 BREACHES = {
+    "a state of another type": (cache_program(states=(WIDE,), state=WIDE), "the state cache is not fp16"),
     "a cache update of another type": (
         cache_program(update=Value("update", "fp32", (1, 1, 1, 4))),
         "slice_update new mixes the types",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anemone.package.opset import SPECIFICATION_VERSION
+from anemone.package.proto import MIL
 
 _STATE_OPERATIONS = ("read_state", "write_state")
 
@@ -79,6 +80,9 @@ def _state_breaches(function: Any, description: Any, version: int) -> Iterator[s
     }
     if not described == declared == used:
         yield f"states described {sorted(described)}, declared {sorted(declared)} and used {sorted(used)} differ."
+    for value in function.inputs:
+        if value.name in declared and value.type.stateType.wrappedType.tensorType.dataType != MIL.FLOAT16:
+            yield f"the state {value.name} is not fp16, the only type that Core ML keeps states in."
     if declared and version < SPECIFICATION_VERSION:
         yield f"states need specification version {SPECIFICATION_VERSION} (iOS 18, macOS 15), not {version}."
 
