@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("coremltools")
+ct = pytest.importorskip("coremltools")
 
-from mil_truth import normal, write, write_with_coremltools
+from mil_truth import convert, load, normal, write, write_with_coremltools
 
 from anemone.architectures.base import DecoderConfig, Rope
 from anemone.compress.tensor import Dense, Lut
@@ -60,3 +60,13 @@ def test_decoder_programs_equal_coremltools(tmp_path, name):
     write(tmp_path / "ours.mlpackage", program, tensors)
     write_with_coremltools(program, tensors, tmp_path / "theirs.mlpackage")
     assert normal(tmp_path / "ours.mlpackage") == normal(tmp_path / "theirs.mlpackage")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_decoder_programs_pass_coremltools_default_pipeline(tmp_path, name):
+    program = PROGRAMS[name]
+    if any(function.flexible for function in program.functions):
+        pytest.skip("coremltools wants enumerated shapes stated again")
+    write(tmp_path / "ours.mlpackage", program, tensors_for(program))
+    passed = convert(load(tmp_path / "ours.mlpackage"), tmp_path / "passed.mlpackage", ct.PassPipeline.DEFAULT)
+    assert normal(passed)["description"] == normal(tmp_path / "ours.mlpackage")["description"]
