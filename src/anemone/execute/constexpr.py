@@ -28,6 +28,8 @@ class Lut(Stored):
         self.grid, (palette, self.vector) = tables.shape[:-2], tables.shape[-2:]
         if len(self.grid) != rank or any(n % t for n, t in zip(indices.shape, self.grid, strict=True)):
             raise ExecuteError(f"tables {list(tables.shape)} do not divide indices {list(indices.shape)}")
+        if indices.dtype != f"uint{palette.bit_length() - 1}":
+            raise ExecuteError(f"indices of type {indices.dtype} do not fit a table of {palette} values")
         self.palette = palette
         self.vector_axis = vector_axis % rank
         self.dtype = tables.dtype
@@ -75,15 +77,18 @@ class Lut(Stored):
         group = self.indices.shape[0] // self.grid[0]
         row = prod(self.indices.shape[1:])
         result = np.empty((last - first, row), table.dtype)
-        pairs = isinstance(self.indices, Plain) and self.indices.bits == 4 and row % 2 == 0
+        paired = isinstance(self.indices, Plain) and self.indices.bits == 4 and row % 2 == 0
+        if isinstance(self.indices, Plain) and paired:
+            width, items = row // 2, self.indices.data[first * row // 2 : last * row // 2]
+        else:
+            width, items = row, self.indices.rows(first, last).reshape(-1)
         for index in range(first // group, -(-last // group)):
-            begin, end = max(first, index * group), min(last, (index + 1) * group)
-            out = result[begin - first : end - first].reshape(-1)
-            if pairs:
-                packed = self.indices.data[begin * row // 2 : end * row // 2]  # type: ignore[attr-defined]
-                np.take(_pairs(table[index]), packed, out=out.view(_PAIR[out.dtype.itemsize]), mode="clip")
+            begin, end = max(first, index * group) - first, min(last, (index + 1) * group) - first
+            part, out = items[begin * width : end * width], result[begin:end].reshape(-1)
+            if paired:
+                np.take(_pairs(table[index]), part, out=out.view(_PAIR[out.dtype.itemsize]), mode="clip")
             else:
-                np.take(table[index], self.indices.rows(begin, end).reshape(-1), out=out, mode="clip")
+                np.take(table[index], part, out=out, mode="clip")
         return result
 
 

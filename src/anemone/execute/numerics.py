@@ -16,10 +16,10 @@ from anemone.errors import ExecuteError
 Float = NDArray[np.float32]
 
 _BLOCK = 1 << 15  # elements whose scratch memory stays in the first two cache levels
-_SMALL = 2048  # below, numpy's own conversions are faster than a handful of calls
-_EXPONENT = np.int32(0x7F800000)
-_LEAST, _MOST = 113 << 23, 142 << 23  # exponent bits of 2**-14 and 2**15, the range of normal fp16 numbers
-_ROUNDER = np.int32((13 << 23) | 0x400000)
+_SMALL = 1200  # below, numpy's own conversions are faster than a handful of calls
+_EXPONENT, _SIGN = np.int32(0x7F800000), np.int32(-0x80000000)
+_LEAST, _MOST = np.float32(2.0**-14), np.float32(2.0**15)  # the powers of two among normal fp16 numbers
+_KEEP_11_BITS = np.float32(1.5 * 2.0**13)
 _UP, _DOWN = np.float32(2.0**112), np.float32(2.0**-112)
 
 
@@ -33,18 +33,22 @@ def round_half(x: Float) -> Float:
         return x.astype(np.float16).astype(np.float32)
     source = np.ascontiguousarray(x).reshape(-1)
     result = np.empty_like(source)
+    scratch = np.empty(min(_BLOCK, source.size), np.float32)
     for start in range(0, source.size, _BLOCK):
-        block = source[start : start + _BLOCK]
-        bits = block.view(np.int32) & _EXPONENT
-        np.clip(bits, _LEAST, _MOST, out=bits)
-        bits += _ROUNDER
-        rounder = bits.view(np.float32)
-        out = result[start : start + _BLOCK]
-        np.add(block, rounder, out=out)
-        out -= rounder
-        out *= _UP
-        out *= _DOWN
-        np.copysign(out, block, out=out)
+        block, out = source[start : start + _BLOCK], result[start : start + _BLOCK]
+        power = scratch[: block.size]
+        power_bits, bits = power.view(np.int32), block.view(np.int32)
+        np.bitwise_and(bits, _EXPONENT, out=power_bits)
+        large = power.max() >= _MOST
+        np.clip(power, _LEAST, _MOST, out=power)
+        power *= _KEEP_11_BITS
+        np.add(block, power, out=out)
+        out -= power
+        if large:
+            out *= _UP
+            out *= _DOWN
+        np.bitwise_and(bits, _SIGN, out=power_bits)  # the sum of a tiny negative number has lost its sign
+        np.bitwise_or(out.view(np.int32), power_bits, out=out.view(np.int32))
     return result.reshape(x.shape)
 
 

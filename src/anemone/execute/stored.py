@@ -1,7 +1,7 @@
 """Constant tensors that stay in their stored form until somebody needs values."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from math import prod
 
 import numpy as np
@@ -10,6 +10,8 @@ from anemone.errors import ExecuteError
 from anemone.execute.blob import BlobFile, unpack
 from anemone.execute.dtypes import Array, Shape, packed_bits, stored_type
 from anemone.execute.numerics import widen
+
+_BLOCK = 1 << 20  # elements decoded at once
 
 
 class Stored(ABC):
@@ -34,11 +36,25 @@ class Stored(ABC):
 
     def array(self) -> Array:
         """All values, in the type's own numpy dtype."""
-        return self.rows(0, self.shape[0])
+        return self._all(self.rows)
 
     def wide_array(self) -> Array:
         """All values, with fp16 given as fp32."""
-        return self.wide_rows(0, self.shape[0])
+        return self._all(self.wide_rows)
+
+    def _all(self, rows: Callable[[int, int], Array]) -> Array:
+        """All rows, block by block, so that what decoding needs on the way stays small."""
+        count = self.shape[0]
+        step = max(1, _BLOCK * count // max(self.size, 1) // 8 * 8)
+        first = rows(0, min(step, count))
+        if step >= count:
+            return first
+        result = np.empty(self.shape, first.dtype)
+        result[:step] = first
+        for start in range(step, count, step):
+            stop = min(start + step, count)
+            result[start:stop] = rows(start, stop)
+        return result
 
 
 class Plain(Stored):
