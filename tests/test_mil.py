@@ -2,11 +2,9 @@
 
 from collections import Counter
 
+import coremltools as ct
 import numpy as np
 import pytest
-
-pytest.importorskip("coremltools")
-
 from mil_truth import convert, load, normal, write, write_with_coremltools
 
 from anemone.compress.tensor import Dense, Lut
@@ -231,8 +229,6 @@ def test_survives_coremltools_round_trip(tmp_path):
 
 
 def test_survives_coremltools_default_passes(tmp_path):
-    import coremltools as ct
-
     program, tensors = decoder(("infer", 1), ("prefill", 4))
     write(tmp_path / "ours.mlpackage", program, tensors)
     passed = convert(load(tmp_path / "ours.mlpackage"), tmp_path / "passed.mlpackage", ct.PassPipeline.DEFAULT)

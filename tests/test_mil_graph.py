@@ -1,10 +1,8 @@
 """The decoder's own programs: written by us and by coremltools' Builder, they are the same packages."""
 
+import coremltools as ct
 import numpy as np
 import pytest
-
-ct = pytest.importorskip("coremltools")
-
 from mil_truth import convert, load, normal, write, write_with_coremltools
 
 from anemone.architectures.base import DecoderConfig, Rope
