@@ -12,10 +12,15 @@ BLOCK = 16
 
 @dataclass
 class Divergence:
-    """Rows of logits against the reference's: top-1 agreement, KL(reference || other) in nats, cosine, NaN and inf."""
+    """Rows of logits against the reference's: top-1 agreement, KL(reference || other) in nats, cosine.
+
+    ``ties`` counts the rows whose choices differ although the reference holds them less than one fp16 step apart: no
+    fp16 logits could tell these two tokens from each other.
+    """
 
     rows: int = 0
     agreed: int = 0
+    ties: int = 0
     kl: list[float] = field(default_factory=list)
     cosine: list[float] = field(default_factory=list)
 
@@ -26,8 +31,12 @@ class Divergence:
 
     def add_choices(self, reference: NDArray[np.float32], choices: NDArray[np.integer[Any]]) -> None:
         """Where the other gives only its first choice (rows,), as a head with an argmax inside does."""
+        rows, best = np.arange(len(choices)), reference.argmax(axis=1)
+        gap = reference[rows, best] - reference[rows, choices]
+        step = np.spacing(np.abs(reference[rows, best]).astype(np.float16)).astype(np.float32)
         self.rows += len(choices)
-        self.agreed += int((reference.argmax(axis=1) == choices).sum())
+        self.agreed += int((best == choices).sum())
+        self.ties += int(((best != choices) & (gap < step)).sum())
 
     def _add(self, reference: NDArray[np.float32], other: NDArray[np.float32]) -> None:
         self.add_choices(reference, other.argmax(axis=1))
@@ -40,6 +49,10 @@ class Divergence:
         return self.agreed / self.rows
 
     @property
+    def top1_or_tie(self) -> float:
+        return (self.agreed + self.ties) / self.rows
+
+    @property
     def mean_kl(self) -> float | None:
         return float(np.mean(self.kl)) if self.kl else None
 
@@ -48,6 +61,7 @@ class Divergence:
         return {
             "tokens": self.rows,
             "top1_agreement": self.top1,
+            "top1_ties": self.ties,
             "mean_kl": self.mean_kl,
             "max_kl": float(np.max(self.kl)) if self.kl else None,
             "min_cosine": float(np.min(self.cosine)) if self.cosine else None,

@@ -119,7 +119,7 @@ def verify_bundle(
 def _gates(report: Report, max_kl: float | None) -> tuple[Gate, ...]:
     gates = [
         Gate("nan_count", report.nonfinite, 0, report.nonfinite == 0),
-        Gate("top1_agreement", report.graph.top1, MIN_TOP1, report.graph.top1 >= MIN_TOP1),
+        Gate("top1_agreement", report.graph.top1_or_tie, MIN_TOP1, report.graph.top1_or_tie >= MIN_TOP1),
         Gate("infer_min_cosine", report.infer_cosine, MIN_COSINE, report.infer_cosine >= MIN_COSINE),
     ]
     limits = (("mean_kl", report.graph.mean_kl, MAX_MEAN_KL), ("checkpoint_mean_kl", report.checkpoint.mean_kl, max_kl))
