@@ -20,7 +20,7 @@ def spec(package: Path) -> Any:
 
 def functions(package: Path) -> dict[str, Any]:
     """Function message by name."""
-    return dict(spec(package).mlProgram.functions.items())
+    return dict(sorted(spec(package).mlProgram.functions.items()))
 
 
 def block(function: Any) -> Any:

@@ -75,6 +75,11 @@ def test_any_number_of_chunks_gives_the_same_bits(workshop, model_type, numerics
     assert cosines(results[1][0], truth_logits(source, ids)).min() >= 0.999
 
 
+def worst(logits, expected):
+    """The largest difference, as a part of the largest logit."""
+    return np.abs(logits - expected).max() / max(1, np.abs(expected).max())
+
+
 class Recorder:
     """A greedy sampler that keeps the logits it saw."""
 
@@ -95,6 +100,14 @@ def generate(folder, prompt, count, numerics="float16", sampler=None):
     return list(Session(engine).generate(prompt, max_tokens=count, sampler=sampler))
 
 
+def one_by_one(client, prompt, count):
+    """Greedy tokens without any batch function."""
+    tokens = [int(np.argmax(client.decode(prompt)[-1]))]
+    for i in range(count - 1):
+        tokens.append(int(np.argmax(client.decode(tokens[-1:], len(prompt) + i)[0])))
+    return tokens
+
+
 LENGTHS = {"1": 1, "b-1": 7, "b": 8, "b+1": 9, "2b": 16, "2b+1": 17, "context-1": 63}
 
 
@@ -110,13 +123,15 @@ def test_prompts_of_any_length_give_what_one_by_one_decoding_gives(workshop, mod
     expected = single.decode([*prompt, *tokens[:-1]])[len(prompt) - 1 :]
     assert tokens == [int(np.argmax(row)) for row in expected]
     assert len(tokens) == count
-    assert np.abs(np.stack(recorder.seen) - expected).max() <= 1e-5
+    assert worst(np.stack(recorder.seen), expected) <= 1e-5
 
     client = Client(folder, "float32")  # as other clients drive the packages: whole batches, then the rest singly
     client.prefill(prompt)
     last = client.decode(prompt[-1:], len(prompt) - 1)
-    assert np.abs(last - expected[0]).max() <= 1e-5
-    assert Client(folder).greedy(prompt, 1 if length == "context-1" else count)[0] == tokens[0]
+    assert worst(last[0], expected[0]) <= 1e-5
+
+    narrow, single = Client(folder), Client(folder)
+    assert narrow.greedy(prompt, count - 1) == one_by_one(single, prompt, count - 1)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -126,7 +141,7 @@ def test_score_gives_the_rows_that_infer_gives(workshop, name):
     ids = some_ids(20)
     single = client.decode(ids)
     client.restart()
-    assert np.abs(client.score(ids) - single).max() <= 1e-5 * max(1, np.abs(single).max())
+    assert worst(client.score(ids), single) <= 1e-5
 
 
 @pytest.mark.parametrize("model_type", TYPES)
@@ -238,15 +253,19 @@ SCALED = {
     "linear": {"factor": 4.0},
     "yarn": {"factor": 8.0, "original_max_position_embeddings": 256},
 }
+DECISIVE = {"llama3": 7, "linear": 4, "yarn": 10}
+"""Seeds whose 40 greedy tokens are all ahead of the second choice by far more than fp16's noise."""
 
 
 @pytest.mark.parametrize("kind", SCALED)
 def test_text_beyond_position_1000_is_that_of_transformers(workshop, tmp_path, kind):
-    options = {"max_positions": 2048, "tied": False, "head_dim": 32, "seed": 5}
+    options = {"max_positions": 2048, "tied": False, "head_dim": 32, "seed": DECISIVE[kind]}
     rope = {"rope_type": kind, "rope_theta": 10000.0, **SCALED[kind]}
     source = workshop.checkpoint("llama", rope=rope, **options)
     prompt = some_ids(1003, seed=2)
     expected = truth_generate(source, prompt, 40)
+    best = np.sort(truth_logits(source, [*prompt, *expected])[len(prompt) - 1 : -1])
+    assert (best[:, -1] - best[:, -2]).min() > 0.03
     assert expected != truth_generate(make_tiny(tmp_path, "llama", **options), prompt, 40)  # the kind does matter
     folder = workshop.bundle(source, context=1280, batch=64)
     assert Client(folder).greedy(prompt, 40) == expected
