@@ -65,8 +65,8 @@ def _mil_type(dtype: np.dtype) -> Any:
     return types.numpy_type_to_builtin_type(dtype)
 
 
-def inferred(case: Case, opset: str = "iOS18") -> list[np.ndarray]:
-    """What coremltools computes for the case when all operands are constant."""
+def _applied(case: Case, opset: str) -> list[Any]:
+    """The operation on constants, in a function that is thrown away."""
     from coremltools.converters.mil.mil import Builder as mb
     from coremltools.converters.mil.mil import Function
 
@@ -76,8 +76,21 @@ def inferred(case: Case, opset: str = "iOS18") -> list[np.ndarray]:
             for k, v in copy.deepcopy(dict(case.inputs)).items()  # some inferences write to their operands
         }
         result = getattr(mb, case.kind)(**inputs, **case.params)
-    results = result if isinstance(result, (list, tuple)) else [result]
-    values = [r.val for r in results]
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def exists(case: Case, opset: str) -> bool:
+    """Whether this op set has the operation with these types and parameters."""
+    try:
+        _applied(case, opset)
+    except Exception:
+        return False
+    return True
+
+
+def inferred(case: Case, opset: str = "iOS18") -> list[np.ndarray]:
+    """What coremltools computes for the case when all operands are constant."""
+    values = [var.val for var in _applied(case, opset)]
     assert all(v is not None for v in values), f"coremltools infers nothing for {case.kind}"
     return [np.asarray(v) for v in values]
 

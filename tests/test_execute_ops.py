@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from execute_helpers import Case, case_inputs, coremltools, expected, write_cases
+from execute_helpers import Case, case_inputs, coremltools, exists, expected, write_cases
 
 from anemone.execute import Program
 
@@ -434,3 +434,39 @@ def test_float32(family, tmp_path):
 def test_float16(family, tmp_path):
     cases = [case.typed(np.float16) for case in FAMILIES[family]]
     check(cases, tmp_path, "float16", 4e-3, "iOS18")
+
+
+@pytest.mark.parametrize("opset", ["iOS15", "iOS16", "iOS17"])
+def test_older_op_sets(opset, tmp_path):
+    cases = [case for family in FAMILIES.values() for case in family if exists(case, opset)]
+    assert len(cases) > 150
+    check(cases, tmp_path, "float16", 2e-5, opset)
+
+
+def test_float16_overflows_and_float32_does_not(tmp_path):
+    """fp16 tensors are rounded as they are stored: products beyond 65504 are infinite, tiny ones subnormal or zero."""
+    x = np.array([300, -300, 255, 2**-12, 2**-13], np.float16)
+    path = write_cases(tmp_path / "cases.mlpackage", [Case("mul", {"x": x, "y": x}), Case("square", {"x": x})])
+    inputs = dict.fromkeys(("c0_0", "c0_1", "c1_0"), x)
+    wide = Program(path, numerics="float32").predict(inputs)
+    np.testing.assert_array_equal(wide["y0_0"], x.astype(np.float32) ** 2)
+    assert wide["y0_0"].dtype == np.float32
+    with np.errstate(over="ignore"):
+        narrow = x * x
+    assert np.isinf(narrow[:2]).all()
+    results = Program(path).predict(inputs)
+    for name in ("y0_0", "y1_0"):
+        np.testing.assert_array_equal(results[name], narrow)
+
+
+def test_rms_norm_as_layer_norm_of_both_signs(tmp_path):
+    """Accumulation inside an operation is wide: |x| = 300 over 4096 channels survives, an all-zero row stays zero."""
+    x = RNG.choice([-300, 300, 150], (1, 4096, 1, 2)).astype(np.float16)
+    x[..., 1] = 0
+    both = np.concatenate([x, -x], 1)
+    case = Case("layer_norm", {"x": both}, {"axes": [1], "epsilon": np.float16(1e-5)})
+    got = Program(write_cases(tmp_path / "norm.mlpackage", [case])).predict({"c0_0": both})["y0_0"][:, :4096]
+    wide = x.astype(np.float64)
+    wanted = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(got[..., 0], wanted[..., 0], rtol=1e-3)
+    assert not got[..., 1].any()

@@ -136,3 +136,71 @@ def test_stateful_llama(precision, numerics, tmp_path):
         print(np.abs(got - wanted).max(), np.abs(wanted).max(), np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
     np.testing.assert_allclose(state["keys"], model.keys.numpy(), atol=3e-3)
     assert not state["values"][:, :, end:].any()
+
+
+class Kitchen(nn.Module):
+    """Many operations side by side, each output on its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(40, 8)
+        self.norm, self.batch, self.instance = nn.LayerNorm(8), nn.BatchNorm2d(6), nn.InstanceNorm2d(6, affine=True)
+        self.conv = nn.Conv2d(3, 6, 3, stride=2, padding=1)
+        self.depthwise = nn.Conv2d(6, 6, 3, groups=6, padding="same")
+        self.dilated = nn.Conv1d(8, 4, 3, dilation=2, padding=2)
+        self.attend = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.lin = nn.Linear(8, 5)
+
+    def forward(self, x, ids, image):  # (2, 7, 8), (2, 7), (1, 3, 12, 10)
+        e = self.embed(ids)
+        y = torch.relu(self.batch(self.conv(image)))
+        mask = torch.ones(7, 7).tril() == 0
+        return (
+            self.norm(x + e),
+            self.instance(self.depthwise(y)),
+            nn.functional.silu(self.dilated(x.transpose(1, 2))),
+            self.attend(x, e, e, need_weights=False)[0],
+            nn.functional.scaled_dot_product_attention(x[:, None], e[:, None], e[:, None], attn_mask=~mask),
+            torch.softmax((x @ e.transpose(1, 2)).masked_fill(mask, -1e4), -1),
+            torch.einsum("bqd,bkd->bqk", x, e),
+            torch.topk(x, 3, dim=-1)[0],
+            torch.argmax(x, dim=1).int(),
+            torch.gather(x, 2, (ids % 8)[:, :, None].long()),
+            x[:, 1:-1:2, ::3],
+            x.flip(1).cumsum(1),
+            torch.cat([x, e], -1).chunk(4, -1)[2],
+            torch.stack([x, e], 1).flatten(1, 2),
+            nn.functional.pad(image, (1, 2, 0, 1), mode="reflect"),
+            torch.where(x > 0, x, e * 2),
+            nn.functional.gelu(x) + nn.functional.gelu(e, approximate="tanh"),
+            torch.sqrt(x.abs() + 1) * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3) + torch.erf(x),
+            torch.clamp(x, -0.5, 0.5) + torch.maximum(x, e) - torch.exp(-e.abs()) + torch.sin(x) * torch.cos(e),
+            x.sum((0, 2)), x.amax(1), x.var(-1, unbiased=False), torch.logsumexp(x, 1),
+            torch.log_softmax(self.lin(x), -1), nn.functional.softplus(x), nn.functional.elu(x), torch.tanh(x),
+            x.repeat(1, 2, 1)[:, None].expand(2, 3, 14, 8), x.permute(2, 0, 1).reshape(4, -1), torch.triu(x[0, :, :7]),
+            nn.functional.one_hot(ids.long() % 5, 5).float() * 0.5, (ids > 3).float(), x.new_zeros(3) + torch.arange(3),
+            image.mean((2, 3)), nn.functional.normalize(x, dim=-1), torch.minimum(x, e).round(),
+            x.index_select(1, ids[0].long() % 7),
+            x.unsqueeze(0).squeeze(0), torch.floor(x * 3) % 2, torch.masked_fill(x, ids[:, :, None] > 5, 0.25),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["FLOAT32", "FLOAT16"])
+def test_many_operations(precision, tmp_path):
+    torch.manual_seed(4)
+    module = Kitchen().eval()
+    for parameter in module.parameters():
+        parameter.data = parameter.data.half().float()
+    examples = (
+        torch.randn(2, 7, 8).half().float(),
+        torch.randint(0, 40, (2, 7), dtype=torch.int32),
+        torch.randn(1, 3, 12, 10).half().float(),
+    )
+    program = Program(convert_torch(module, examples, tmp_path / "kitchen.mlpackage", precision))
+    with torch.no_grad():
+        wanted = module(*examples)
+    names = ("x", "x1", "x2")
+    got = program.predict({n: e.numpy() for n, e in zip(names, examples, strict=True)})
+    tolerance = 1e-5 if precision == "FLOAT32" else 8e-3
+    for index, (name, value) in enumerate(zip(got, wanted, strict=True)):
+        np.testing.assert_allclose(got[name], value.numpy(), rtol=tolerance, atol=tolerance, err_msg=f"output {index}")

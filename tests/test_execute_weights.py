@@ -10,6 +10,7 @@ from anemone.errors import ExecuteError
 from anemone.execute import Program
 from anemone.execute.blob import unpack
 from anemone.execute.numerics import round_half, widen
+from anemone.execute.stored import Plain
 
 RNG = np.random.default_rng(11)
 coremltools()
@@ -203,6 +204,49 @@ def test_streamed_weights_give_the_same_results(net, monkeypatch):
     monkeypatch.setattr(weights, "_TILE", 512)
     streaming = Program(net, weights="stream", numerics="float32")
     np.testing.assert_allclose(only(streaming.predict(x)), kept, rtol=1e-5, atol=1e-6)
+
+
+def test_products_with_streamed_matrices(monkeypatch):
+    from anemone.execute import weights
+
+    monkeypatch.setattr(weights, "_TILE", 100)
+    values = RNG.standard_normal((30, 12)).astype(np.float16)
+    streamed = weights.Matrix(Plain(values.reshape(-1), "fp16", (30, 12)), None)
+    assert len(list(streamed.tiles())) > 2
+    wide = values.astype(np.float64)
+    for got, wanted in (
+        (streamed.times(x := RNG.standard_normal((12, 5)).astype(np.float32)), wide @ x),
+        (streamed.after(x := RNG.standard_normal((2, 7, 30)).astype(np.float32)), x @ wide),
+        (streamed.transposed_after(x := RNG.standard_normal((2, 7, 12)).astype(np.float32)), x @ wide.T),
+    ):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("encoding", ["fp16", "lut4"])
+def test_rows_of_a_large_table(encoding, tmp_path):
+    """The ids that a cast to 16 bits would break, from a table that is never decoded as a whole."""
+    from coremltools.converters.mil.mil import Builder as mb
+    from coremltools.converters.mil.mil import Function, types
+    from coremltools.converters.mil.mil import Program as MilProgram
+
+    ids = np.array([[0, 32768, 65535, 65536, -1, 69999]], np.int32)
+    table = half(70000, 4)
+    placeholder = mb.placeholder(shape=ids.shape, dtype=types.int32)
+    placeholder.name = placeholder.outputs[0].name = "ids"
+    program = MilProgram()
+    with Function({"ids": placeholder}, coremltools().target.iOS18) as function:
+        if encoding == "lut4":
+            var = mb.constexpr_lut_to_dense(indices=bits(4, 70000, 4), lut=half(8750, 1, 16, 1))
+            table = var.op.materialized_val_inference()
+        else:
+            var = mb.const(val=table)
+        function.set_outputs([mb.gather(x=var, indices=function.inputs["ids"], axis=0, name="rows")])
+    program.add_function("main", function)
+    loaded = Program(save(program, tmp_path / "table.mlpackage"))
+    np.testing.assert_array_equal(loaded.predict({"ids": ids})["rows"], table[ids])
+    assert not loaded._weights._decoded
+    with pytest.raises(ExecuteError, match="reach outside the 70000 rows"):
+        loaded.predict({"ids": np.array([[0, 1, 2, 3, 4, 70000]])})
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 6, 8])

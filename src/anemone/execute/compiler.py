@@ -19,14 +19,24 @@ Observer = Callable[[str, str, Mapping[str, Array]], None]
 _VARIADIC = 0x04  # a code object's flag for *parameters
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One output of a kernel: where it goes and what it must become. ``shape``: None when it varies."""
+
+    slot: int
+    carrier: np.dtype[Any] | None
+    store: Callable[[Any], Any] | None
+    shape: Shape | None
+
+
 @dataclass(slots=True)
 class Step:
-    """One kernel call. ``results``: slot, numpy type, rounding and expected shape of each output."""
+    """One kernel call: the slots of its operands, its results, and the slots that nobody needs afterwards."""
 
     op: Op
     run: Kernel
     operands: tuple[int, ...]
-    results: tuple[tuple[int, Any, Callable[[Any], Any] | None, Shape | None], ...]
+    results: tuple[Result, ...]
     dead: tuple[int, ...]
 
 
@@ -47,36 +57,32 @@ class Plan:
             slots[self.places[name]] = value
         for step in self.steps:
             try:
-                result = step.run(*[slots[i] for i in step.operands])
-                made = _keep(step, result, slots)
-            except (MemoryError, AnemoneError) as error:
-                if isinstance(error, MemoryError):
-                    raise
+                _keep(step, step.run(*[slots[i] for i in step.operands]), slots)
+            except MemoryError:
+                raise
+            except AnemoneError as error:
                 raise ExecuteError(f"{_where(step.op, self.function)}: {error}") from error
             except Exception as error:
                 raise ExecuteError(f"{_where(step.op, self.function)} failed: {error}") from error
             if observe is not None:
-                observe(step.op.name, step.op.kind, made)
+                named = zip(step.op.outputs, step.results, strict=True)
+                observe(step.op.name, step.op.kind, {var.name: slots[result.slot] for var, result in named})
             for i in step.dead:
                 slots[i] = None
         return [slots[self.places[name]] for name in outputs]
 
 
-def _keep(step: Step, result: Any, slots: list[Any]) -> dict[str, Array]:
-    """Store the results of a kernel as the tensors that they are declared to be."""
-    if len(step.results) == 1:
-        result = (result,)
-    elif result is None:
-        return {}
-    elif len(result) != len(step.results):
-        raise ExecuteError(f"it has {len(step.results)} outputs, but {len(result)} were computed")
-    made = {}
-    for value, var, (slot, numpy_type, store, shape) in zip(result, step.op.outputs, step.results, strict=True):
-        array = np.asarray(value, numpy_type)
-        if shape is not None and array.shape != shape:
-            raise ExecuteError(f"{var.name!r} is declared as {list(shape)}, but came out as {list(array.shape)}")
-        slots[slot] = made[var.name] = array if store is None else store(array)
-    return made
+def _keep(step: Step, computed: Any, slots: list[Any]) -> None:
+    """Store what a kernel computed as the tensors that its outputs are declared to be."""
+    results = step.results
+    values = (computed,) if len(results) == 1 else computed or ()
+    if len(values) != len(results):
+        raise ExecuteError(f"it has {len(results)} outputs, but {len(values)} were computed")
+    for value, result in zip(values, results, strict=True):
+        array = np.asarray(value, result.carrier)
+        if result.shape is not None and array.shape != result.shape:
+            raise ExecuteError(f"its result is declared as {list(result.shape)}, but came out as {list(array.shape)}")
+        slots[result.slot] = array if result.store is None else result.store(array)
 
 
 def _where(op: Op, function: str) -> str:
@@ -140,7 +146,7 @@ class _Compiler:
             rounded = var.dtype == "fp16" and not definition.moves
             shape = None if -1 in var.shape else var.shape
             store = self.numerics.store if rounded else None
-            results.append((self._place(var), carrier_type(var.dtype), store, shape))
+            results.append(Result(self._place(var), carrier_type(var.dtype), store, shape))
         return Step(op, run, operands, tuple(results), ())
 
     def _operands(self, op: Op, run: Kernel) -> tuple[int, ...]:

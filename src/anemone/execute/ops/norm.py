@@ -2,6 +2,8 @@
 
 # mypy: disable-error-code="no-any-return"
 
+from math import prod
+
 import numpy as np
 
 from anemone.execute.dtypes import Array
@@ -9,8 +11,9 @@ from anemone.execute.ops.registry import Kernel, Node, op
 
 
 def _normalise(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    centred = x - np.mean(x, axis=axes, keepdims=True)
-    variance = np.mean(np.square(centred), axis=axes, keepdims=True)
+    count = np.float32(prod(x.shape[axis] for axis in axes))
+    centred = x - np.add.reduce(x, axis=axes, keepdims=True) / count
+    variance = np.add.reduce(np.square(centred), axis=axes, keepdims=True) / count
     centred /= np.sqrt(variance + epsilon)
     return centred
 
