@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from anemone.errors import CheckpointError
 
-LARGEST, SMALLEST_NORMAL = 65504.0, 2.0**-14
+LARGEST = 65504.0
+
+SMALLEST_NORMAL, INFINITE = 0x0400, 0x7C00
+"""The bits of 2**-14 and of infinity: magnitudes compare as their bits do."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,22 @@ def combine(losses: Iterable[Fp16Loss]) -> Fp16Loss:
 
 
 def to_fp16(array: NDArray[Any], name: str) -> tuple[NDArray[np.float16], Fp16Loss]:
-    """``array`` rounded to fp16. CheckpointError naming ``name`` when a value is beyond 65,504 or not a number."""
-    wide = np.asarray(array, np.float32)
-    size = np.abs(wide)
-    largest = float(size.max(initial=0.0))
-    if not largest < 65520.0:  # what rounds to infinity; NaN fails every comparison
-        count = int(np.count_nonzero(~(size < 65520.0)))
+    """``array`` (fp16, bf16, fp32 or fp64) rounded to fp16, of the same shape; fp16 is returned as it is.
+
+    CheckpointError naming ``name`` when a value is beyond 65,504 or not a number.
+    """
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float16, copy=False)
+    size = np.ascontiguousarray(narrow).view(np.uint16) & 0x7FFF
+    if size.max(initial=0) >= INFINITE:
         raise CheckpointError(
-            f"{name} has {count} values that fp16 cannot hold (largest {largest:g}, the limit is {LARGEST:g}); "
+            f"{name} has {np.count_nonzero(size >= INFINITE)} values that fp16 cannot hold "
+            f"(largest {np.abs(array).max():g}, the limit is {LARGEST:g}); "
             "the model needs scaling before it can run on the Neural Engine"
         )
-    narrow = wide.astype(np.float16)
-    small = np.count_nonzero(size < SMALLEST_NORMAL) - np.count_nonzero(wide == 0)
-    zeroed = np.count_nonzero(narrow == 0) - np.count_nonzero(wide == 0)
-    return narrow, Fp16Loss(array.size, int(small - zeroed), int(zeroed))
+    if array.dtype == np.float16:
+        return narrow, Fp16Loss(array.size)
+    zeros = np.count_nonzero(size == 0)
+    small = np.count_nonzero(size < SMALLEST_NORMAL)
+    zeroed = zeros - np.count_nonzero(array == 0) if zeros else 0
+    return narrow, Fp16Loss(array.size, int(small - zeros), int(zeroed))
