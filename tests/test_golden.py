@@ -50,7 +50,7 @@ def decoded(package: Path) -> dict[str, np.ndarray]:
     for function in load(package).functions.values():
         for op in function.operations:
             if op.op_type.startswith("constexpr_"):
-                found[op.outputs[0].name] = op.materialized_val_inference()
+                found[op.outputs[0].name.removesuffix("_palettized")] = op.materialized_val_inference()
             elif op.op_type == "const" and isinstance(op.val.val, np.ndarray):
                 found[op.outputs[0].name] = op.val.val
     return found

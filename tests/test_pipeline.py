@@ -1,5 +1,7 @@
 """A conversion as a process: the same bytes every time, never half-written, continued where it stopped."""
 
+import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -9,13 +11,15 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from anemone.compress.spec import LutSpec
 from bundles import FP16, command, files, package_files, weight_file
 from tiny import MODEL_TYPES, load_weights, make_tiny, write_weights
 
+from anemone.checkpoint import open_checkpoint
+from anemone.compress.spec import LutSpec
 from anemone.convert import Steps, convert
-from anemone.errors import AnemoneError, CheckpointError, PackageError, RecipeError
+from anemone.errors import AnemoneError, PackageError, RecipeError
 from anemone.recipe import Recipe
 
 PARTS = ("llama_embeddings", "llama_lm_head_lut6", "llama_FFN_PF_lut4_chunk_01of02", "llama_FFN_PF_lut4_chunk_02of02")
@@ -117,24 +121,25 @@ def test_an_interrupted_conversion_goes_on_where_it_stopped(wide, tmp_path, stop
     assert files(out) == files(whole)
 
 
-def test_an_exception_in_the_middle_leaves_no_stray_files(wide, tmp_path, monkeypatch):
-    from anemone.checkpoint import open_checkpoint
+class FailingWeights:
+    """Another object's tensors, until one of layer 1 is asked for."""
 
-    source = open_checkpoint(str(wide[0]))
-    read = source.read
+    def __init__(self, weights):
+        self.weights, self.tensors, self.files = weights, weights.tensors, weights.files
 
-    def failing(name, *arguments):
+    def read(self, name, rows=None):
         if "layers.1" in name:
             raise OSError("the disk went away")
-        return read(name, *arguments)
+        return self.weights.read(name, rows)
 
-    monkeypatch.setattr(source, "read", failing)
-    with pytest.raises((OSError, AnemoneError)):
-        convert(source, tmp_path / "out", Recipe(context=64, batch=8, chunks=2), verification=False)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        f"{PARTS[0]}.mlpackage",
-        f"{PARTS[1]}.mlpackage",
-    ]
+
+def test_an_exception_in_the_middle_leaves_no_stray_files(wide, tmp_path):
+    source = open_checkpoint(str(wide[0]))
+    broken = dataclasses.replace(source, weights=FailingWeights(source.weights))
+    with pytest.raises(OSError, match="the disk went away"):
+        convert(broken, tmp_path / "out", Recipe(context=64, batch=8, chunks=2), verification=False)
+    left = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert left == [f"{name}.mlpackage" for name in PARTS[:2]]
 
 
 def test_another_recipe_or_source_does_not_reuse_a_part(workshop, tmp_path):
@@ -204,8 +209,6 @@ def test_compiling_off_a_mac_is_skipped_with_a_note(workshop, tmp_path):
 
 
 def test_every_file_of_a_bundle_is_in_its_manifest(workshop):
-    import hashlib
-
     folder = workshop.bundle(workshop.checkpoint("llama"))
     manifest = json.loads((folder / "manifest.json").read_text())
     content = files(folder)
@@ -225,18 +228,25 @@ def test_a_damaged_part_is_not_kept(workshop, tmp_path):
 
 
 def test_values_that_fp16_cannot_hold_are_counted_or_refused(tmp_path):
-    source = make_tiny(tmp_path / "source", "llama", dtype="bfloat16")
-    weights = {name: tensor.astype("float32") for name, tensor in load_weights(source).items()}
-    small = weights["model.layers.0.mlp.up_proj.weight"]
-    small[0, :5] = 1e-8
+    source = make_tiny(tmp_path / "source", "llama", dtype="bfloat16", tied=False)
+    weights = {name: tensor.astype(np.float32) for name, tensor in load_weights(source).items()}
+    chosen = weights["model.layers.0.mlp.up_proj.weight"]
+    chosen[0, :5] = 1e-8
     write_weights(source, weights, "bfloat16")
-    done = command("convert", source, "-o", tmp_path / "out", *SMALL, "--lut-ffn", "none")
-    assert done.returncode == 0
-    assert "5" in next(line for line in done.stderr.splitlines() if "up_proj" in line or "subnormal" in line)
-    small[1, 1] = 70000.0
+    stored = np.concatenate([np.abs(tensor.astype(np.float32)).ravel() for tensor in load_weights(source).values()])
+    zeroed = np.count_nonzero((stored > 0) & (stored.astype(np.float16) == 0))
+    subnormal = np.count_nonzero((stored.astype(np.float16) > 0) & (stored.astype(np.float16) < 2.0**-14))
+    assert zeroed >= 5
+    line = ("convert", source, "-o", tmp_path / "out", *SMALL)
+    loss = json.loads(command(*line, "--json").stdout)["fp16_loss"]
+    assert loss == {"values": stored.size, "subnormal": subnormal, "zeroed": zeroed}
+    shutil.rmtree(tmp_path / "out")
+    assert f"{zeroed + subnormal} of {stored.size} weights" in command(*line).stdout
+
+    chosen[1, 1] = 70000.0
     write_weights(source, weights, "bfloat16")
-    refused = command("convert", source, "-o", tmp_path / "out", *SMALL, "--lut-ffn", "none")
+    refused = command(*line, "--lut-ffn", "none")
     assert refused.returncode == 2
-    assert "model.layers.0.mlp.up_proj.weight" in refused.stderr
-    with pytest.raises((CheckpointError, AnemoneError)):
-        convert(source, tmp_path / "other", Recipe(**FP16, context=64, batch=8), verification=False)
+    assert "model.layers.0.mlp.up_proj.weight" in refused.stderr.splitlines()[-1]
+    with pytest.raises(AnemoneError, match="up_proj"):
+        convert(source, tmp_path / "other", Recipe(context=64, batch=8), verification=False)
