@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from anemone.execute import Program
+
 
 def coremltools() -> Any:
     """The package, imported without the lines that it prints on Linux."""
@@ -70,7 +72,7 @@ def _applied(case: Case, opset: str) -> list[Any]:
     from coremltools.converters.mil.mil import Builder as mb
     from coremltools.converters.mil.mil import Function
 
-    with Function({}, _target(opset)):
+    with Function({}, _target(opset)), np.errstate(all="ignore"):
         inputs = {
             k: tuple(mb.const(val=x) for x in v) if isinstance(v, tuple) else mb.const(val=v)
             for k, v in copy.deepcopy(dict(case.inputs)).items()  # some inferences write to their operands
@@ -125,7 +127,8 @@ def _leaving(mb: Any, var: Any, name: str) -> Any:
 def write_cases(path: Path, cases: Sequence[Case], opset: str = "iOS18") -> Path:
     """A package whose one function applies each case to inputs ``c<case>_<operand>`` and returns ``y<case>_<n>``."""
     from coremltools.converters.mil.mil import Builder as mb
-    from coremltools.converters.mil.mil import Function, Program
+    from coremltools.converters.mil.mil import Function
+    from coremltools.converters.mil.mil import Program as MilProgram
 
     placeholders = {}
     for number, case in enumerate(cases):
@@ -135,7 +138,7 @@ def write_cases(path: Path, cases: Sequence[Case], opset: str = "iOS18") -> Path
             placeholders[name] = mb.placeholder(shape=array.shape or (1,), dtype=_mil_type(_passed(array)))
             placeholders[name].name = name
             placeholders[name].outputs[0].name = name
-    program = Program()
+    program = MilProgram()
     with Function(placeholders, _target(opset)) as function:
         outputs = []
         for number, case in enumerate(cases):
@@ -203,3 +206,57 @@ def only(results: Mapping[str, np.ndarray]) -> np.ndarray:
     """The one result of a prediction."""
     (result,) = results.values()
     return result
+
+
+class Numbers:
+    """Reproducible operands."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def real(self, *shape: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+        """Values that fp16 holds exactly, so that both precisions see the same operands."""
+        return self.rng.uniform(low, high, shape).astype(np.float16).astype(np.float32)
+
+    def whole(self, *shape: int, low: int = -4, high: int = 5) -> np.ndarray:
+        return self.rng.integers(low, high, shape).astype(np.int32)
+
+    def truth(self, *shape: int) -> np.ndarray:
+        return self.rng.random(shape) < 0.5
+
+
+def of_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A torch function as the truth of a case: arrays in, arrays out, all floating ones as fp32."""
+    import torch
+
+    def run(*values: Any, **params: Any) -> Any:
+        arrays = [np.asarray(v) for v in values]
+        tensors = [torch.from_numpy(a.astype(np.float32) if a.dtype.kind == "f" else a) for a in arrays]
+        result = function(*tensors, **params)
+        return [r.numpy() for r in result] if isinstance(result, (tuple, list)) else result.numpy()
+
+    return run
+
+
+def check(cases: Sequence[Case], folder: Path, tolerance: float, opset: str = "iOS18") -> None:
+    """Execute all cases in one package and compare each output with the truth."""
+    results = Program(write_cases(folder / "cases.mlpackage", cases, opset)).predict(case_inputs(cases))
+    for number, case in enumerate(cases):
+        for index, value in enumerate(expected(case, opset)):
+            got = results[f"y{number}_{index}"]
+            where = f"{case.kind} {dict(case.params)} output {index}"
+            assert got.shape == (value.shape or got.shape), where
+            assert (got.dtype.kind == "f") == (value.dtype.kind == "f"), where
+            np.testing.assert_allclose(
+                got.astype(np.float64).reshape(value.shape), value.astype(np.float64),
+                rtol=tolerance, atol=tolerance, err_msg=where,
+            )  # fmt: skip
+
+
+def check_precisions(cases: Sequence[Case], folder: Path, opset: str) -> None:
+    """Compare fp32 programs, and for the newest op set fp16 programs too."""
+    existing = [case for case in cases if exists(case, opset)]
+    assert 2 * len(existing) > len(cases)
+    check(existing, folder, 2e-5, opset)
+    if opset == "iOS18":
+        check([case.typed(np.float16) for case in cases], folder, 4e-3, opset)
