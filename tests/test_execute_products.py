@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 from execute_helpers import Case, Numbers, check_precisions, coremltools, of_torch, write_cases
+from test_execute_ops import FAMILIES as OTHERS
 
 from anemone.execute import Program
+from anemone.execute.ops import DEFINITIONS
 
 coremltools()
 NUMBERS = Numbers(8)
@@ -34,6 +36,7 @@ CREATE = [
         {"axis": 2, "exclusive": True},
         lambda x, **_: np.cumsum(np.concatenate([np.zeros((2, 3, 1)), x[:, :, :-1]], 2), 2),
     ),
+    Case("non_zero", {"x": np.round(X)}),
     Case("argsort", {"x": X}, {"axis": 1, "ascending": True}),
     Case("argsort", {"x": X}, {"axis": -1}),
     Case("topk", {"x": X}, {"k": 2, "axis": -1}),
@@ -252,3 +255,8 @@ def test_rms_norm_as_layer_norm_of_both_signs(tmp_path):
     wanted = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(got[..., 0], wanted[..., 0], rtol=1e-3)
     assert not got[..., 1].any()
+
+
+def test_every_operation_has_a_case():
+    tested = {case.kind for families in (FAMILIES, OTHERS) for cases in families.values() for case in cases}
+    assert set(DEFINITIONS) - tested == {"read_state", "write_state"}  # run in the tests of states
