@@ -106,10 +106,10 @@ def convert(
     begun, steps, progress = time.monotonic(), steps or Steps(), progress or Silent()
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     plan = make_plan(checkpoint, recipe or Recipe())
-    for note in plan.notes:
-        progress.note(note)
     out = Path(out)
     bundle_writer.check_folder(out)
+    for note in plan.notes:
+        progress.note(note)
     out.mkdir(parents=True, exist_ok=True)
     builds = [_make(plan, part, checkpoint, out, steps, workers, progress) for part in plan.parts]
     if steps.wanted(COMPILE):

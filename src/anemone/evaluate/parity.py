@@ -141,6 +141,7 @@ class _Verification:
     ) -> None:
         self.bundle, self.config, self.ids, self.stage = bundle, config, ids, stage
         self.report = Report()
+        self.done = 0  # layers
         self.checkpoint = Reference(config, source.read)
         self.packaged: Rows
         self.own: Rows
@@ -160,6 +161,12 @@ class _Verification:
         path = self.bundle.chunks[index]
         last = index == len(self.bundle.chunks) - 1
         part = PackagedChunk(path, self.bundle.context, self.bundle.batch, last)
+        if part.layers.start != self.done or (last and part.layers.stop != self.config.layers):
+            raise PackageError(
+                f"{path} holds layers {part.layers.start} to {part.layers.stop - 1}, where layers {self.done} to "
+                f"{self.config.layers - 1} are left; its packages were mixed up: convert again"
+            )
+        self.done = part.layers.stop
         own = Reference(self.config, part.weight)
         runs = []
         for window in self.windows:
