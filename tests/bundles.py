@@ -1,11 +1,15 @@
 """Conversions that tests share, and a client that drives packages as ANEMLL's apps do."""
 
+import io
 import subprocess
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import yaml
@@ -166,10 +170,21 @@ def weight_file(package: Path) -> Path:
     return package / "Data/com.apple.CoreML/weights/weight.bin"
 
 
-def command(*arguments: Any, **options: Any) -> "subprocess.CompletedProcess[str]":
-    """Run ``anemone`` as a user would."""
-    line = [str(Path(sys.executable).parent / "anemone"), *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=600, **options)
+def command(*arguments: Any) -> "subprocess.CompletedProcess[str]":
+    """Run ``anemone`` as a user would, but in this process, which spares the start-up."""
+    from anemone.cli.main import main
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    line = ["anemone", *map(str, arguments)]
+    with mock.patch.object(sys, "argv", line), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    return subprocess.CompletedProcess(line, code, out.getvalue(), err.getvalue())
 
 
 def some_ids(count: int, vocab: int = 320, seed: int = 1) -> list[int]:
