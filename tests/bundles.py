@@ -16,7 +16,7 @@ import yaml
 from numpy.typing import NDArray
 from tiny import make_tiny
 
-from anemone.convert import convert
+from anemone.conversion.convert import convert
 from anemone.execute import Program, State
 from anemone.recipe import Recipe
 

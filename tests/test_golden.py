@@ -18,7 +18,7 @@ from mil_truth import WEIGHTS, load
 from anemone.checkpoint import open_checkpoint
 from anemone.compress.palettize import palettize_blocks
 from anemone.compress.spec import LutSpec
-from anemone.plan import make_plan
+from anemone.conversion.plan import make_plan
 from anemone.recipe import Recipe
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -18,7 +18,8 @@ from tiny import MODEL_TYPES, load_weights, make_tiny, write_weights
 
 from anemone.checkpoint import open_checkpoint
 from anemone.compress.spec import LutSpec
-from anemone.convert import Steps, convert
+from anemone.conversion.convert import convert
+from anemone.conversion.steps import Steps
 from anemone.errors import AnemoneError, PackageError, RecipeError
 from anemone.recipe import Recipe
 

@@ -15,9 +15,9 @@ from tiny import MODEL_TYPES, load_weights, make_tiny, write_weights
 
 from anemone.checkpoint import open_checkpoint
 from anemone.compress.spec import LutSpec
-from anemone.convert import convert
+from anemone.conversion.convert import convert
+from anemone.conversion.plan import make_plan
 from anemone.errors import RecipeError
-from anemone.plan import make_plan
 from anemone.recipe import Recipe
 from anemone.runtime.generate import load
 

@@ -11,7 +11,7 @@ from anemone.cli.progress import make_progress
 from anemone.cli.report import print_report
 
 if TYPE_CHECKING:
-    from anemone.convert import Conversion
+    from anemone.conversion.convert import Conversion
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Folder of the bundle.")]
 NoVerify = Annotated[bool, typer.Option("--no-verify", help="Skip the comparison with the checkpoint.")]
@@ -47,7 +47,8 @@ def command(
     Steps, for --restart and --only: 1 embeddings, 2 LM head, 3-5 decoder packages, 6 compile (macOS), 7 tokenizer and
     metadata, 8 verify. Finished parts are kept when a conversion is run again.
     """
-    from anemone.convert import Steps, convert
+    from anemone.conversion.convert import convert
+    from anemone.conversion.steps import Steps
 
     recipe = options.make_recipe(
         lut_embeddings=lut_embeddings, lut_ffn=lut_ffn, lut_lmhead=lut_lmhead, chunk=chunk, no_score=no_score,

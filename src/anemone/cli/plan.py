@@ -8,7 +8,7 @@ from anemone.cli import options
 from anemone.cli.output import print_facts, print_json, print_table, size
 
 if TYPE_CHECKING:
-    from anemone.plan import Plan
+    from anemone.conversion.plan import Plan
 
 
 def command(
@@ -30,7 +30,7 @@ def command(
 ) -> None:
     """Show what a conversion would write: parts, chunks, bytes, memory. Reads headers only."""
     from anemone.checkpoint import open_checkpoint
-    from anemone.plan import make_plan
+    from anemone.conversion.plan import make_plan
 
     recipe = options.make_recipe(
         lut_embeddings=lut_embeddings, lut_ffn=lut_ffn, lut_lmhead=lut_lmhead, chunk=chunk, no_score=no_score,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anemone.checkpoint import Checkpoint
+from anemone.checkpoint import Checkpoint, open_checkpoint
 from anemone.errors import RequestError
 from anemone.evaluate.parity import Report, verify_bundle
 from anemone.package.bundle import read_bundle
@@ -17,16 +17,17 @@ TOKENS = 512
 
 def verify(
     bundle_path: str | Path,
-    source: Checkpoint,
+    source: str | Path | Checkpoint,
     *,
     text: str | None = None,
     tokens: int = TOKENS,
     max_kl: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Compare the bundle with ``source`` on the first ``tokens`` tokens of ``text`` (a built-in passage by default).
+    """Compare the bundle with its checkpoint (opened, or a path or hub id) on the first tokens of a text.
 
-    ``max_kl``: largest mean KL (nats per token) from the checkpoint; without it palettisation's cost is only reported.
+    text: a built-in passage by default. tokens: how many of its tokens to use. max_kl: largest mean KL (nats per
+    token) from the checkpoint; without it palettisation's cost is only reported.
     Raises RequestError for a text without tokens, PackageError for a bundle of another checkpoint.
     """
     bundle = read_bundle(bundle_path)
@@ -36,4 +37,5 @@ def verify(
     ids = Text(bundle.tokenizer_dir).encode(passage)[:tokens]
     if not ids:
         raise RequestError("The text gives no tokens to verify with; give a longer one.")
-    return verify_bundle(bundle, source, ids, max_kl=max_kl, progress=progress)
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    return verify_bundle(bundle, checkpoint, ids, max_kl=max_kl, progress=progress)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import anemone
 from anemone.errors import PackageError
 from anemone.graph.ir import Function, Op, Program, Shape, Value, Weight
 from anemone.package import opset
@@ -18,6 +17,7 @@ from anemone.package.flexible import dimensions
 from anemone.package.proto import MIL
 from anemone.package.tidy import tidy
 from anemone.package.values import constant, state_type, string, string_dictionary, tensor_type
+from anemone.version import __version__
 
 _RESERVED = {
     *("any", "bool", "program", "func", "tensor", "list", "dict", "tuple", "true", "false", "string", "state"),
@@ -52,7 +52,7 @@ def serialise(program: Program, stored: Mapping[str, DenseValue | LutValue], blo
         result.functions[function.name].CopyFrom(_FunctionWriter(tidy(function), stored, blob).write())
     if len(result.functions) != len(program.functions):
         raise PackageError(f"Two functions have one name: {[f.name for f in program.functions]}.")
-    result.attributes["buildInfo"].CopyFrom(string_dictionary([("anemone-version", anemone.__version__)]))
+    result.attributes["buildInfo"].CopyFrom(string_dictionary([("anemone-version", __version__)]))
     return result
 
 

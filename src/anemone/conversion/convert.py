@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anemone import __version__
 from anemone.checkpoint import Checkpoint, open_checkpoint
 from anemone.checkpoint.tokenizer import stop_tokens
 from anemone.compress.fp16 import Fp16Loss, combine
-from anemone.errors import GateFailed, PackageError, RecipeError
+from anemone.conversion.parts import Build, build_part, finished, part_key
+from anemone.conversion.plan import Part, Plan, make_plan
+from anemone.conversion.steps import COMPILE, COMPLETE, STEPS, TEST, Steps
+from anemone.errors import GateFailed, PackageError
 from anemone.evaluate.parity import Report
 from anemone.evaluate.verify import verify
 from anemone.graph.functions import head_sizes
@@ -21,38 +23,9 @@ from anemone.memory import peak_rss_mb
 from anemone.package import bundle_writer
 from anemone.package.compile import compile_package
 from anemone.package.meta import meta_values
-from anemone.parts import Build, build_part, finished, part_key
-from anemone.plan import Part, Plan, make_plan
 from anemone.progress import Progress, Silent
 from anemone.recipe import Recipe
-
-STEPS = {"embeddings": (1,), "lm_head": (2,), "chunk": (3, 4, 5)}
-"""ANEMLL's step numbers by kind of part; a chunk is written with all its functions, so its three steps are one."""
-
-COMPILE, COMPLETE, TEST = 6, 7, 8
-"""The other steps: coremlcompiler (macOS only); tokenizer files and metadata; verification."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Which of ANEMLL's eight steps to run: all, all with those from ``restart`` on done again, or ``only`` one."""
-
-    restart: int | None = None
-    only: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("restart", self.restart), ("only", self.only)):
-            if value is not None and not 1 <= value <= TEST:
-                raise RecipeError(f"{name} is {value}, the steps are 1 to {TEST}")
-        if self.restart and self.only:
-            raise RecipeError(f"restart {self.restart} and only {self.only} exclude each other; give one of them")
-
-    def wanted(self, *steps: int) -> bool:
-        return self.only is None or self.only in steps
-
-    def again(self, *steps: int) -> bool:
-        """Whether to redo steps whose result is there."""
-        return self.only in steps or (self.restart is not None and max(steps) >= self.restart)
+from anemone.version import __version__
 
 
 @dataclass(frozen=True)

@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from anemone.architectures import resolve
 from anemone.architectures.base import DecoderConfig
-from anemone.checkpoint import Checkpoint
+from anemone.checkpoint import Checkpoint, open_checkpoint
 from anemone.compress.spec import LutSpec
+from anemone.conversion.sizes import bits_per_weight, largest_activation, matrices, program_bytes
 from anemone.errors import RecipeError, UnsupportedModel
 from anemone.graph.functions import Shapes, chunk_program, embeddings_program, head_program
 from anemone.graph.ir import Program
 from anemone.graph.kv import state_shape
 from anemone.package import layout
 from anemone.recipe import PLATFORM_LIMITS, Recipe
-from anemone.sizes import bits_per_weight, largest_activation, matrices, program_bytes
 
 OVERHEAD = 1.10
 """ANEMLL's allowance on a chunk's estimated bytes."""
@@ -104,13 +105,14 @@ class Plan:
         }
 
 
-def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
-    """Plan the conversion of ``checkpoint``; reads no weights.
+def make_plan(source: str | Path | Checkpoint, recipe: Recipe | None = None) -> Plan:
+    """Plan the conversion of a checkpoint (or of the one at a path or hub id); reads no weights.
 
     Raises UnsupportedModel for a model that would be computed wrongly and RecipeError for settings that cannot work.
     """
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     model = resolve(checkpoint.config, checkpoint.tensors)
-    return plan_decoder(model.config, recipe, model.notes)
+    return plan_decoder(model.config, recipe or Recipe(), model.notes)
 
 
 def plan_decoder(config: DecoderConfig, recipe: Recipe, notes: Sequence[str] = ()) -> Plan:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anemone import __version__
 from anemone.checkpoint import Checkpoint
 from anemone.compress.fp16 import Fp16Loss, combine, to_fp16
 from anemone.compress.palettize import palettize_blocks
 from anemone.compress.spec import LutSpec
+from anemone.conversion.plan import Part, Plan
+from anemone.conversion.sizes import PALETTISED_ROLES
 from anemone.errors import PackageError
 from anemone.graph.functions import head_sizes
 from anemone.graph.ir import Weight
@@ -25,9 +26,8 @@ from anemone.package.bundle import file_hashes
 from anemone.package.meta import package_metadata
 from anemone.package.mlpackage import Description, PackageWriter
 from anemone.package.read import read_package
-from anemone.plan import Part, Plan
 from anemone.progress import Progress
-from anemone.sizes import PALETTISED_ROLES
+from anemone.version import __version__
 
 ENCODING = 1
 """Raise it when equal recipes and sources give other bytes than before, so that old parts are not kept."""
