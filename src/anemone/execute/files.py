@@ -1,37 +1,68 @@
-"""Finding the files of a .mlpackage without leaving it."""
+"""Finding and reading the files of a package without leaving it."""
 
 import json
 from pathlib import Path
 
 from anemone.errors import ExecuteError
 
+_LARGEST = 2**31 - 1  # bytes of a message; also the limit for texts
+_PREFIX = "@model_path/"
+
 
 def model_file(package: Path) -> Path:
-    """The model file that the manifest names as the root. Raises ExecuteError."""
+    """The model file that the manifest of a .mlpackage names as the root. Raises ExecuteError."""
     manifest = package / "Manifest.json"
     if not package.is_dir() or not manifest.is_file():
-        raise ExecuteError(f"{package} is no .mlpackage: it has no Manifest.json")
+        what = "it has no Manifest.json" if package.is_dir() else "no such folder"
+        raise ExecuteError(f"{package} is no .mlpackage: {what}")
     try:
-        content = json.loads(manifest.read_text("utf-8"))
+        content = json.loads(read_text(inside(package, manifest)))
         item = content["itemInfoEntries"][content["rootModelIdentifier"]]["path"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ExecuteError(f"{manifest} is damaged: {error}") from error
     return inside(package, package / "Data" / str(item))
 
 
-def weight_file(package: Path, model: Path, name: str) -> Path:
-    """The file behind a name such as ``@model_path/weights/weight.bin``. Raises ExecuteError."""
-    prefix = "@model_path/"
-    if not name.startswith(prefix):
-        raise ExecuteError(f"weights in {name!r} cannot be found: only names that begin with {prefix} are known")
-    return inside(package, model.parent / name.removeprefix(prefix))
+def weight_file(package: Path, folder: Path, name: str) -> Path:
+    """The file behind a name such as ``@model_path/weights/weight.bin``, ``folder`` being the model's path.
+
+    Raises ExecuteError.
+    """
+    if not name.startswith(_PREFIX):
+        raise ExecuteError(f"weights in {name[:200]!r} cannot be found: only names that begin with {_PREFIX} are known")
+    return inside(package, folder / name.removeprefix(_PREFIX))
 
 
 def inside(package: Path, path: Path) -> Path:
-    """``path`` if it is a file of the package. Raises ExecuteError."""
-    resolved = path.resolve()
-    if not resolved.is_relative_to(package.resolve()):
-        raise ExecuteError(f"{package} names a file outside itself: {path}")
-    if not resolved.is_file():
-        raise ExecuteError(f"{package} names a file that does not exist: {path}")
+    """``path`` if it is a file of the package, links followed. Raises ExecuteError."""
+    try:
+        resolved = path.resolve()
+        if not resolved.is_relative_to(package.resolve()):
+            raise ExecuteError(
+                f"{package} names a file outside itself: {path}; "
+                "if it holds links, copy it with the files that they lead to"
+            )
+        if not resolved.is_file():
+            raise ExecuteError(f"{package} names a file that does not exist: {path}")
+    except (OSError, ValueError, RuntimeError) as error:  # names too long, zero bytes in them, links in a circle
+        raise ExecuteError(f"{package} names a file that cannot be: {str(path)[:200]!r}: {error}") from error
     return resolved
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a model's file. Raises ExecuteError."""
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST:
+            raise ExecuteError(f"{path} has {size} bytes; a model file has no more than {_LARGEST}")
+        return path.read_bytes()
+    except OSError as error:
+        raise ExecuteError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file. Raises ExecuteError."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ExecuteError(f"{path} is damaged: it is no UTF-8 text at byte {error.start}") from error

@@ -35,6 +35,11 @@ def parse_model(data: bytes) -> Any:
     return model
 
 
+def new_model() -> Any:
+    """An empty Model message."""
+    return _messages("Model_pb2").Model()
+
+
 def dtype_names() -> dict[int, str]:
     """MIL's data type numbers to names in our spelling: fp16, fp32, int32, uint4, ..."""
     table = _messages("MIL_pb2").DataType.DESCRIPTOR.values_by_number

@@ -12,6 +12,7 @@ from anemone.execute import files, proto
 from anemone.execute.blob import BlobFile
 from anemone.execute.constexpr import constexpr
 from anemone.execute.dtypes import Shape
+from anemone.execute.formats import read_model
 from anemone.execute.stored import Plain, Stored, plain_blob, plain_values
 
 
@@ -60,15 +61,11 @@ class Function:
 
 
 class Package:
-    """A .mlpackage: its description, and its functions read one by one."""
+    """A .mlpackage or .mlmodelc: its description, and its functions read one by one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._model = files.model_file(path)
-        model = proto.parse_model(self._model.read_bytes())
-        kind = model.WhichOneof("Type")
-        if kind != "mlProgram":
-            raise ExecuteError(f"{path} holds a model of type {kind}; only ML Programs can be executed")
+        model, self._folder = read_model(path)
         self.description = model.description
         self.program = model.mlProgram
         self._dtypes = proto.dtype_names()
@@ -154,7 +151,7 @@ class Package:
 
     def _blob(self, name: str) -> BlobFile:
         if name not in self._blobs:
-            self._blobs[name] = BlobFile(files.weight_file(self.path, self._model, name))
+            self._blobs[name] = BlobFile(files.weight_file(self.path, self._folder, name))
         return self._blobs[name]
 
     def var(self, message: Any) -> Var:
