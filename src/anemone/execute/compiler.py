@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,21 @@ from anemone.execute.dtypes import Array, Shape, carrier_type
 from anemone.execute.inplace import analyse, last_uses
 from anemone.execute.numerics import Numerics
 from anemone.execute.ops import DEFINITIONS, Kernel, Node
-from anemone.execute.reader import Function, Op, Operand, Var
+from anemone.execute.reader import Block, Function, Op, Operand, Var
 from anemone.execute.stored import Stored
 from anemone.execute.weights import Weights
 
 Observer = Callable[[str, str, Mapping[str, Array]], None]
 _VARIADIC = 0x04  # a code object's flag for *parameters
+_COLLECTIONS = ("list", "dictionary")  # types of values that are no tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One output of a kernel: where it goes and what it must become. ``shape``: None when it varies."""
+    """One output of a kernel: where it goes and what it must become.
+
+    ``carrier``: None for a list or a dictionary. ``shape``: None when it varies.
+    """
 
     slot: int
     carrier: np.dtype[Any] | None
@@ -38,6 +43,16 @@ class Step:
     operands: tuple[int, ...]
     results: tuple[Result, ...]
     dead: tuple[int, ...]
+    bodies: tuple["Body", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A block inside an operation, which works on the slots of its function."""
+
+    inputs: tuple[int, ...]
+    steps: Sequence[Step]
+    outputs: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -52,24 +67,47 @@ class Plan:
 
     def execute(self, values: Mapping[str, Any], outputs: Sequence[str], observe: Observer | None) -> list[Array]:
         """Run all kernels on the given inputs (and states) and return the named values."""
+        slots = self.begin(values)
+        self._run(self.steps, slots, observe)
+        return [slots[self.places[name]] for name in outputs]
+
+    def _run(self, steps: Sequence[Step], slots: list[Any], observe: Observer | None) -> None:
+        for step in steps:
+            self.advance(step, slots, observe)
+            if observe is not None:
+                named = zip(step.op.outputs, step.results, strict=True)
+                tensors = {var.name: slots[r.slot] for var, r in named if r.carrier is not None}
+                observe(step.op.name, step.op.kind, tensors)
+            for i in step.dead:
+                slots[i] = None
+
+    def _enter(self, body: Body, slots: list[Any], observe: Observer | None, *values: Any) -> tuple[Any, ...]:
+        """Run a nested block on its inputs and return its results."""
+        for slot, value in zip(body.inputs, values, strict=True):
+            slots[slot] = value
+        self._run(body.steps, slots, observe)
+        return tuple(slots[i] for i in body.outputs)
+
+    def begin(self, values: Mapping[str, Any]) -> list[Any]:
+        """Fresh slots with the given inputs (and states)."""
         slots = list(self.slots)
         for name, value in values.items():
             slots[self.places[name]] = value
-        for step in self.steps:
-            try:
-                _keep(step, step.run(*[slots[i] for i in step.operands]), slots)
-            except MemoryError:
-                raise
-            except AnemoneError as error:
-                raise ExecuteError(f"{_where(step.op, self.function)}: {error}") from error
-            except Exception as error:
-                raise ExecuteError(f"{_where(step.op, self.function)} failed: {error}") from error
-            if observe is not None:
-                named = zip(step.op.outputs, step.results, strict=True)
-                observe(step.op.name, step.op.kind, {var.name: slots[result.slot] for var, result in named})
-            for i in step.dead:
-                slots[i] = None
-        return [slots[self.places[name]] for name in outputs]
+        return slots
+
+    def advance(self, step: Step, slots: list[Any], observe: Observer | None = None) -> None:
+        """Run one kernel. The caller empties the dead slots. ``observe``: for what runs inside its blocks."""
+        try:
+            operands = [slots[i] for i in step.operands]
+            if step.bodies:
+                operands.insert(0, [partial(self._enter, body, slots, observe) for body in step.bodies])
+            _keep(step, step.run(*operands), slots)
+        except MemoryError:
+            raise
+        except AnemoneError as error:
+            raise ExecuteError(f"{_where(step.op, self.function)}: {error}") from error
+        except Exception as error:
+            raise ExecuteError(f"{_where(step.op, self.function)} failed: {error}") from error
 
 
 def _keep(step: Step, computed: Any, slots: list[Any]) -> None:
@@ -79,6 +117,9 @@ def _keep(step: Step, computed: Any, slots: list[Any]) -> None:
     if len(values) != len(results):
         raise ExecuteError(f"it has {len(results)} outputs, but {len(values)} were computed")
     for value, result in zip(values, results, strict=True):
+        if result.carrier is None:
+            slots[result.slot] = value
+            continue
         array = np.asarray(value, result.carrier)
         if result.shape is not None and array.shape != result.shape:
             raise ExecuteError(f"its result is declared as {list(result.shape)}, but came out as {list(array.shape)}")
@@ -100,32 +141,55 @@ class _Compiler:
         self.slots: list[Any] = []
         self.places: dict[str, int] = {}
         self.dtypes: dict[str, str] = {}
+        self.defined: set[str] = set()  # the names of the current block
 
     def plan(self) -> Plan:
         body = self.function.body
-        for op in body.ops:
-            if op.kind not in DEFINITIONS:
-                raise ExecuteError(
-                    f"{_where(op, self.function.name)} is not supported; supported are {', '.join(sorted(DEFINITIONS))}"
-                )
+        self._check_kinds(body)
         for var in self.function.inputs:
             self._place(var)
         moves = {kind: definition.moves for kind, definition in DEFINITIONS.items()}
         states = analyse(body.ops, body.outputs, moves)
         steps = [self._step(op, i in states.in_place, i in states.adopt) for i, op in enumerate(body.ops)]
         for name in body.outputs:
-            if name in self.function.constants:
-                constant = self.function.constants[name]
-                self.places[name] = self._constant(self.weights.array(constant))
-                self.dtypes[name] = constant.dtype
-            elif name not in self.places:
-                raise ExecuteError(f"function {self.function.name!r} returns {name!r}, which nothing computes")
-        self._mark_dead(steps)
+            self._result(name)
+        self._mark_dead(body, steps)
         return Plan(self.function.name, steps, self.slots, self.places, self.dtypes)
 
+    def _check_kinds(self, block: Block) -> None:
+        for op in block.ops:
+            if op.kind not in DEFINITIONS:
+                raise ExecuteError(
+                    f"{_where(op, self.function.name)} is not supported; supported are {', '.join(sorted(DEFINITIONS))}"
+                )
+            for inner in op.blocks:
+                self._check_kinds(inner)
+
+    def _body(self, block: Block) -> Body:
+        """A nested block: it sees the values around it, and nobody outside sees its own."""
+        around = self.places, self.dtypes, self.defined
+        self.places, self.dtypes, self.defined = dict(self.places), dict(self.dtypes), set()
+        inputs = tuple(self._place(var) for var in block.inputs)
+        steps = [self._step(op, False, False) for op in block.ops]
+        outputs = tuple(self._result(name) for name in block.outputs)
+        self._mark_dead(block, steps)
+        self.places, self.dtypes, self.defined = around
+        return Body(inputs, steps, outputs)
+
+    def _result(self, name: str) -> int:
+        """The slot of a block's result, which may be a constant."""
+        if name in self.function.constants:
+            constant = self.function.constants[name]
+            self.places[name] = self._constant(self.weights.array(constant))
+            self.dtypes[name] = constant.dtype
+        elif name not in self.places:
+            raise ExecuteError(f"function {self.function.name!r} returns {name!r}, which nothing computes")
+        return self.places[name]
+
     def _place(self, var: Var) -> int:
-        if var.name in self.places:
+        if var.name in self.defined:
             raise ExecuteError(f"function {self.function.name!r} defines {var.name!r} twice")
+        self.defined.add(var.name)
         self.places[var.name] = self._constant(None)
         self.dtypes[var.name] = var.dtype
         return self.places[var.name]
@@ -137,22 +201,29 @@ class _Compiler:
     def _step(self, op: Op, in_place: bool, adopt: bool) -> Step:
         definition = DEFINITIONS[op.kind]
         try:
-            run = definition.prepare(Node(op, self.weights, in_place, adopt))
+            prepare = self.numerics.kernels.get(op.kind, definition.prepare)
+            run = prepare(Node(op, self.weights, in_place, adopt))
             operands = self._operands(op, run)
         except ExecuteError as error:
             raise ExecuteError(f"{_where(op, self.function.name)}: {error}") from error
-        results = []
-        for var in op.outputs:
-            rounded = var.dtype == "fp16" and not definition.moves
-            shape = None if -1 in var.shape else var.shape
-            store = self.numerics.store if rounded else None
-            results.append(Result(self._place(var), carrier_type(var.dtype), store, shape))
-        return Step(op, run, operands, tuple(results), ())
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ExecuteError(f"{_where(op, self.function.name)} is not as MIL defines it: {error!r}") from error
+        bodies = tuple(self._body(block) for block in op.blocks)
+        results = tuple(self._declared(op, var, definition.moves) for var in op.outputs)
+        return Step(op, run, operands, results, (), bodies)
+
+    def _declared(self, op: Op, var: Var, moved: bool) -> Result:
+        carrier = carrier_type(var.dtype)
+        if carrier is None and var.dtype not in _COLLECTIONS:
+            raise ExecuteError(f"{_where(op, self.function.name)} gives a {var.dtype}, which is not supported")
+        store = self.numerics.store if var.dtype == "fp16" and not moved else None
+        shape = None if carrier is None or -1 in var.shape else var.shape
+        return Result(self._place(var), carrier, store, shape)
 
     def _operands(self, op: Op, run: Kernel) -> tuple[int, ...]:
         """Slots for the kernel's parameters, which are named as MIL's operands."""
         code = run.__code__
-        names = code.co_varnames[: code.co_argcount]
+        names = code.co_varnames[1 if op.blocks else 0 : code.co_argcount]  # the first parameter takes the blocks
         defaults = run.__defaults__ or ()
         slots = []
         for position, name in enumerate(names):
@@ -178,12 +249,11 @@ class _Compiler:
             return self._constant(self.weights.array(operand))
         return self._constant(operand.array().item())  # a Python number takes the type of the other operand
 
-    def _mark_dead(self, steps: Sequence[Step]) -> None:
-        body = self.function.body
-        last = last_uses(body.ops, body.outputs)
-        states = {var.name for var in self.function.inputs if var.state}
-        unused = {var.name for op in body.ops for var in op.outputs} - set(last)
-        for index, (op, step) in enumerate(zip(body.ops, steps, strict=True)):
-            names = {name for name, use in last.items() if use == index and name not in states}
+    def _mark_dead(self, block: Block, steps: Sequence[Step]) -> None:
+        last = last_uses(block.ops, block.outputs)
+        own = self.defined - {var.name for var in self.function.inputs if var.state}
+        unused = {var.name for op in block.ops for var in op.outputs} - set(last)
+        for index, (op, step) in enumerate(zip(block.ops, steps, strict=True)):
+            names = {name for name, use in last.items() if use == index and name in own}
             names |= {var.name for var in op.outputs if var.name in unused}
-            step.dead = tuple(self.places[name] for name in names if name in self.places)
+            step.dead = tuple(self.places[name] for name in names)

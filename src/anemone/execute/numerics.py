@@ -2,11 +2,13 @@
 
 Every op computes and accumulates in fp32, as the Neural Engine accumulates wider than fp16. A numerics mode says what
 happens when a result becomes a tensor of the program: ``float16`` rounds fp16 tensors to nearest even, to infinity from
-65520 on, subnormals kept; ``float32`` leaves every tensor as computed.
+65520 on, subnormals kept; ``float32`` leaves every tensor as computed; ``ane`` imitates what was measured on the Neural
+Engine of one chip (``ane.py``).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,17 +74,30 @@ def widen(x: NDArray[np.float16]) -> Float:
 
 @dataclass(frozen=True)
 class Numerics:
-    """``store`` turns what an op computed for an fp16 tensor into that tensor; None keeps it as computed."""
+    """``store`` turns what an op computed for an fp16 tensor into that tensor; None keeps it as computed. ``kernels``:
+    for some kinds of op, what prepares their kernel in place of their definition. ``chip``: what the mode imitates.
+    ``enter`` changes floating inputs first.
+    """
 
     name: str
     store: Callable[[Float], Float] | None
+    kernels: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
+    chip: str = ""
+    enter: Callable[[NDArray[Any]], NDArray[Any]] | None = None
 
 
-_MODES = {mode.name: mode for mode in (Numerics("float16", round_half), Numerics("float32", None))}
+MODES = ("float16", "float32", "ane")
 
 
 def numerics_mode(name: str) -> Numerics:
-    """The mode of this name. Raises ExecuteError."""
-    if name not in _MODES:
-        raise ExecuteError(f"numerics {name!r} is not known; choose one of {', '.join(_MODES)}")
-    return _MODES[name]
+    """The mode of this name; ``ane`` may be followed by a chip, as in ``ane:m1``. Raises ExecuteError."""
+    kind, _, chip = name.partition(":")
+    if kind not in MODES or (chip and kind != "ane"):
+        raise ExecuteError(f"numerics {name!r} is not known; choose one of {', '.join(MODES)}, ane:CHIP")
+    if kind == "float32":
+        return Numerics(name, None)
+    if kind == "float16":
+        return Numerics(name, round_half)
+    from anemone.execute.ane import ane_numerics  # it builds on the operations, which build on this module
+
+    return ane_numerics(chip)

@@ -1,6 +1,7 @@
 """An ML Program from a .mlpackage, executed with numpy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from anemone.errors import ExecuteError
 from anemone.execute.compiler import Observer, Plan, compile_function
 from anemone.execute.dtypes import Array
 from anemone.execute.interface import convert_inputs, convert_output, read_signature
-from anemone.execute.numerics import numerics_mode
+from anemone.execute.numerics import Numerics, numerics_mode
 from anemone.execute.reader import Function, Package, is_weight
 from anemone.execute.signature import Signature, TensorSpec
 from anemone.execute.state import State
@@ -24,9 +25,10 @@ class Program:
     """The functions of one .mlpackage, ready to run.
 
     path: the package folder. numerics: "float16" rounds every fp16 tensor as it is stored, with fp32 inside an op;
-    "float32" rounds nothing (weights keep their stored fp16 values). function: the default of predict(), in place of
-    the package's own. weights: "keep" decodes each weight once to fp32; "stream" decodes row blocks at each use, so
-    that memory stays small; "auto" keeps them when they need no more than 1.5 GB.
+    "float32" rounds nothing (weights keep their stored fp16 values); "ane" imitates the Neural Engine of ``chip``, m1
+    by default ("ane:m5" says both). function: the default of predict(), in place of the package's own. weights: "keep"
+    decodes each weight once to fp32; "stream" decodes row blocks at each use, so that memory stays small; "auto" keeps
+    them when they need no more than 1.5 GB.
 
     Matrix products run on as many threads as numpy's BLAS takes: set OMP_NUM_THREADS before numpy is imported. On a
     shared machine one thread is often the fastest. Raises ExecuteError when the package is damaged or is no ML Program;
@@ -38,11 +40,12 @@ class Program:
         path: str | Path,
         *,
         numerics: str = "float16",
+        chip: str | None = None,
         function: str | None = None,
         weights: str = "auto",
     ) -> None:
         self.path = Path(path)
-        self._numerics = numerics_mode(numerics)
+        self._numerics = numerics_mode(f"{numerics}:{chip}" if chip else numerics)
         if weights not in ("auto", "keep", "stream"):
             raise ExecuteError(f"weights {weights!r} is not known; choose one of auto, keep, stream")
         self._policy = weights
@@ -85,16 +88,7 @@ class Program:
         only during the call. Raises ExecuteError for wrong names, shapes or dtypes, a missing state, an unknown
         function or op.
         """
-        name = self._known(function or self.default_function)
-        signature = self.functions[name]
-        values: dict[str, object] = dict(convert_inputs(inputs, signature.inputs, name, self._numerics))
-        if signature.states:
-            if state is None:
-                raise ExecuteError(f"function {name!r} needs a state: pass state=program.new_state()")
-            state.check(signature.states, name)
-            values.update(dict.fromkeys(signature.states, state.arrays))
-        plan = self._plan(name)
-        outputs = self._function(name).body.outputs
+        plan, values, outputs = self.bind(inputs, state, function)
         with np.errstate(all="ignore"):
             arrays = plan.execute(values, outputs, observe)
             return {
@@ -102,16 +96,44 @@ class Program:
                 for output, array in zip(outputs, arrays, strict=True)
             }
 
+    def bind(
+        self, inputs: Mapping[str, ArrayLike], state: State | None = None, function: str | None = None
+    ) -> tuple[Plan, dict[str, object], Sequence[str]]:
+        """The plan that predict() would run, the values it starts from and the names of its outputs."""
+        name = self._known(function or self.default_function)
+        signature = self.functions[name]
+        if self._numerics.enter is not None:
+            arrays = {key: np.asarray(value) for key, value in inputs.items()}
+            inputs = {key: self._numerics.enter(x) if x.dtype.kind == "f" else x for key, x in arrays.items()}
+        values: dict[str, object] = dict(convert_inputs(inputs, signature.inputs, name, self._numerics))
+        if signature.states:
+            if state is None:
+                raise ExecuteError(f"function {name!r} needs a state: pass state=program.new_state()")
+            state.check(signature.states, name)
+            values.update(dict.fromkeys(signature.states, state.arrays))
+        return self._plan(name), values, self.graph(name).body.outputs
+
+    def with_numerics(self, numerics: str) -> "Program":
+        """The same package in another mode; both share what they read and decode."""
+        other = copy(self)
+        other._numerics, other._plans = numerics_mode(numerics), {}
+        return other
+
+    @property
+    def numerics(self) -> Numerics:
+        """The mode in which the program runs."""
+        return self._numerics
+
     def weight_names(self, function: str | None = None) -> tuple[str, ...]:
         """MIL value names of the stored weights, in program order: constexpr results and constants in weight files."""
         names = list(self.functions) if function is None else [self._known(function)]
-        found = [key for name in names for key, value in self._function(name).constants.items() if is_weight(value)]
+        found = [key for name in names for key, value in self.graph(name).constants.items() if is_weight(value)]
         return tuple(dict.fromkeys(found))
 
     def weight(self, name: str, function: str | None = None) -> Array:
         """The decoded weight of this MIL value name, in its declared dtype (fp16 for fp16) and shape."""
         for candidate in list(self.functions) if function is None else [self._known(function)]:
-            stored = self._function(candidate).constants.get(name)
+            stored = self.graph(candidate).constants.get(name)
             if stored is not None:
                 return stored.array()
         raise ExecuteError(f"{self.path} has no weight {name!r}")
@@ -121,14 +143,15 @@ class Program:
             raise ExecuteError(f"{self.path} has no function {function!r}; it has {', '.join(self.functions)}")
         return function
 
-    def _function(self, name: str) -> Function:
+    def graph(self, name: str) -> Function:
+        """One function as operations and constants."""
         if name not in self._functions:
             self._functions[name] = self._package.function(name)
         return self._functions[name]
 
     def _plan(self, name: str) -> Plan:
         if name not in self._plans:
-            function = self._function(name)
+            function = self.graph(name)
             self._weights.keep = self._policy == "keep" or (self._policy == "auto" and self._fits())
             self._plans[name] = compile_function(function, self._weights, self._numerics)
         return self._plans[name]

@@ -10,6 +10,7 @@ from anemone.errors import ExecuteError
 from anemone.execute.dtypes import Array
 from anemone.execute.ops.registry import Kernel, Node, op
 
+PAD_TYPES = ("valid", "custom", "same", "same_lower")
 _COLUMNS = 1 << 22  # elements of the patch matrix built at once
 
 
@@ -22,7 +23,7 @@ def conv(node: Node) -> Kernel:
     groups = node.int("groups", 1)
     pad_type = node.text("pad_type", "valid")
     pad = node.ints("pad") or (0,) * (2 * spatial)
-    if pad_type not in ("valid", "custom", "same", "same_lower"):
+    if pad_type not in PAD_TYPES:
         raise ExecuteError(f"its pad_type {pad_type!r} is not known")
     plain = strides == dilations == (1,) * spatial and groups == 1 and (pad_type != "custom" or not any(pad))
     weight = node.stored("weight")
@@ -31,7 +32,7 @@ def conv(node: Node) -> Kernel:
 
     def run(x: Array, weight: Array, bias: Array | None = None) -> Array:
         kernel = weight.shape[2:]
-        padding = _padding(x.shape[2:], kernel, strides, dilations, pad_type, pad)
+        padding = paddings(x.shape[2:], kernel, strides, dilations, pad_type, pad)
         if any(before or after for before, after in padding):
             x = np.pad(x, [(0, 0), (0, 0), *padding])
         result = _convolve(x, weight, strides, dilations, groups)
@@ -68,7 +69,7 @@ def _pointwise(node: Node) -> Kernel:
     return run
 
 
-def _padding(
+def paddings(
     size: tuple[int, ...],
     kernel: tuple[int, ...],
     strides: tuple[int, ...],
