@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -99,8 +98,8 @@ def large(args: argparse.Namespace) -> dict:
 
 def kmeans(args: argparse.Namespace) -> dict:
     note("  benchmarks/kmeans.py")
-    done = subprocess.run([args.torch_python, str(HERE / "kmeans.py")], capture_output=True, text=True, check=True)
-    return {"title": "k-means, LUT4 in groups of 8 rows, one 1024 x 3072 matrix", "text": done.stdout}
+    _, text = measure([args.torch_python, str(HERE / "kmeans.py")])
+    return {"title": "k-means, LUT4 in groups of 8 rows, one 1024 x 3072 matrix", "text": text}
 
 
 def show(result: dict) -> None:
