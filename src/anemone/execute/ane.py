@@ -40,9 +40,9 @@ def _enter(x: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isnan(x), np.asarray(np.inf, x.dtype), x)
 
 
-def _store(x: Float) -> Float:
+def _store(x: Float, out: Float | None = None) -> Float:
     """Rounded to fp16; inf - inf, 0 * inf and functions without a value give 0."""
-    result = round_half(x)
+    result = round_half(x, out)
     if result.size and np.isnan(result.max()):
         result[np.isnan(result)] = 0
     return result

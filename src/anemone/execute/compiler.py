@@ -30,7 +30,7 @@ class Result:
 
     slot: int
     carrier: np.dtype[Any] | None
-    store: Callable[[Any], Any] | None
+    store: Callable[..., Any] | None
     shape: Shape | None
 
 
@@ -101,7 +101,7 @@ class Plan:
             operands = [slots[i] for i in step.operands]
             if step.bodies:
                 operands.insert(0, [partial(self._enter, body, slots, observe) for body in step.bodies])
-            _keep(step, step.run(*operands), slots)
+            _keep(step, step.run(*operands), operands, slots)
         except MemoryError:
             raise
         except AnemoneError as error:
@@ -110,7 +110,7 @@ class Plan:
             raise ExecuteError(f"{_where(step.op, self.function)} failed: {error}") from error
 
 
-def _keep(step: Step, computed: Any, slots: list[Any]) -> None:
+def _keep(step: Step, computed: Any, operands: Sequence[Any], slots: list[Any]) -> None:
     """Store what a kernel computed as the tensors that its outputs are declared to be."""
     results = step.results
     values = (computed,) if len(results) == 1 else computed or ()
@@ -123,7 +123,17 @@ def _keep(step: Step, computed: Any, slots: list[Any]) -> None:
         array = np.asarray(value, result.carrier)
         if result.shape is not None and array.shape != result.shape:
             raise ExecuteError(f"its result is declared as {list(result.shape)}, but came out as {list(array.shape)}")
-        slots[result.slot] = array if result.store is None else result.store(array)
+        if result.store is not None:
+            array = result.store(array, array if _is_fresh(array, operands) else None)
+        slots[result.slot] = array
+
+
+def _is_fresh(array: Array, operands: Sequence[Any]) -> bool:
+    """Whether nobody else can see the memory of a kernel's result, so that it may be rounded where it is."""
+    owner = array if array.base is None else array.base
+    if not (isinstance(owner, np.ndarray) and owner.flags.owndata and array.flags.carray):
+        return False
+    return all(owner is not x and owner is not getattr(x, "base", None) for x in operands)
 
 
 def _where(op: Op, function: str) -> str:

@@ -21,36 +21,40 @@ _BLOCK = 1 << 15  # elements whose scratch memory stays in the first two cache l
 _SMALL = 1200  # below, numpy's own conversions are faster than a handful of calls
 _EXPONENT, _SIGN = np.int32(0x7F800000), np.int32(-0x80000000)
 _LEAST, _MOST = np.float32(2.0**-14), np.float32(2.0**15)  # the powers of two among normal fp16 numbers
+_VANISHING = np.float32(2.0**-25)  # up to here the result is 0, and the sum has lost its sign
 _KEEP_11_BITS = np.float32(1.5 * 2.0**13)
 _UP, _DOWN = np.float32(2.0**112), np.float32(2.0**-112)
 
 
-def round_half(x: Float) -> Float:
-    """fp32 values to the nearest fp16 values, as fp32: ``x.astype(float16).astype(float32)``, four times as fast.
+def round_half(x: Float, out: Float | None = None) -> Float:
+    """fp32 values to the nearest fp16 values, as fp32: ``x.astype(float16).astype(float32)``, six times as fast.
 
     Adding and subtracting 1.5 * 2**(e+13), where e is the exponent of x, leaves 11 significant bits, ties to even;
     e held at -14 or more gives the fixed step of subnormal numbers. Scaling by 2**112 and back makes 2**16 infinity.
+    ``out``: contiguous memory for the result, which may be that of x.
     """
     if x.size <= _SMALL:
         return x.astype(np.float16).astype(np.float32)
     source = np.ascontiguousarray(x).reshape(-1)
-    result = np.empty_like(source)
-    scratch = np.empty(min(_BLOCK, source.size), np.float32)
+    result = np.empty_like(source) if out is None else out.reshape(-1)
+    powers, signs = np.empty((2, min(_BLOCK, source.size)), np.float32)
     for start in range(0, source.size, _BLOCK):
-        block, out = source[start : start + _BLOCK], result[start : start + _BLOCK]
-        power = scratch[: block.size]
-        power_bits, bits = power.view(np.int32), block.view(np.int32)
-        np.bitwise_and(bits, _EXPONENT, out=power_bits)
-        large = power.max() >= _MOST
-        np.clip(power, _LEAST, _MOST, out=power)
+        block, rounded = source[start : start + _BLOCK], result[start : start + _BLOCK]
+        power, sign = powers[: block.size], signs[: block.size].view(np.int32)
+        np.bitwise_and(block.view(np.int32), _EXPONENT, out=power.view(np.int32))
+        least, most = power.min(), power.max()
+        if least < _LEAST or most > _MOST:
+            np.clip(power, _LEAST, _MOST, out=power)
+        if least <= _VANISHING:
+            np.bitwise_and(block.view(np.int32), _SIGN, out=sign)
         power *= _KEEP_11_BITS
-        np.add(block, power, out=out)
-        out -= power
-        if large:
-            out *= _UP
-            out *= _DOWN
-        np.bitwise_and(bits, _SIGN, out=power_bits)  # the sum of a tiny negative number has lost its sign
-        np.bitwise_or(out.view(np.int32), power_bits, out=out.view(np.int32))
+        np.add(block, power, out=rounded)
+        rounded -= power
+        if most >= _MOST:
+            rounded *= _UP
+            rounded *= _DOWN
+        if least <= _VANISHING:
+            np.bitwise_or(rounded.view(np.int32), sign, out=rounded.view(np.int32))
     return result.reshape(x.shape)
 
 
@@ -74,13 +78,13 @@ def widen(x: NDArray[np.float16]) -> Float:
 
 @dataclass(frozen=True)
 class Numerics:
-    """``store`` turns what an op computed for an fp16 tensor into that tensor; None keeps it as computed. ``kernels``:
-    for some kinds of op, what prepares their kernel in place of their definition. ``chip``: what the mode imitates.
-    ``enter`` changes floating inputs first.
+    """``store(x, out)`` turns what an op computed for an fp16 tensor into that tensor, in the memory ``out`` unless
+    that is None; no ``store`` keeps it as computed. ``kernels``: for some kinds of op, what prepares their kernel in
+    place of their definition. ``chip``: what the mode imitates. ``enter`` changes floating inputs first.
     """
 
     name: str
-    store: Callable[[Float], Float] | None
+    store: Callable[..., Float] | None
     kernels: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
     chip: str = ""
     enter: Callable[[NDArray[Any]], NDArray[Any]] | None = None
