@@ -7,7 +7,7 @@ import typer
 from anemone.cli.output import print_facts
 
 if TYPE_CHECKING:
-    from anemone.evaluate.parity import Report
+    from anemone.evaluate.report import Report
 
 
 def print_report(report: "Report") -> None:
@@ -18,6 +18,7 @@ def print_report(report: "Report") -> None:
             ("packages against their own weights", _line(graph)),
             ("packages against the checkpoint", _line(cost)),
             ("one-row against batch functions", f"worst cosine {report.infer_cosine:.5f}"),
+            ("stored values that are not the checkpoint's", str(report.misplaced)),
             ("NaN and infinities", str(report.nonfinite)),
         ]
     )

@@ -16,7 +16,7 @@ from anemone.conversion.parts import Build, build_part, finished, part_key
 from anemone.conversion.plan import Part, Plan, make_plan
 from anemone.conversion.steps import COMPILE, COMPLETE, STEPS, TEST, Steps
 from anemone.errors import GateFailed, PackageError
-from anemone.evaluate.parity import Report
+from anemone.evaluate.report import Report
 from anemone.evaluate.verify import verify
 from anemone.graph.functions import head_sizes
 from anemone.memory import peak_rss_mb

@@ -64,7 +64,7 @@ def part_key(plan: Plan, part: Part, source_hash: str) -> str:
     recipe = plan.recipe
     share: dict[str, Any] = {"context": recipe.context, "batch": recipe.batch, "score": recipe.score}
     share |= {"lut": str(part.lut), "layers": list(part.layers), "chunks": len(plan.chunks)}
-    share |= {"kv_write": recipe.kv_write, "head_split": plan.head_split, "argmax": recipe.argmax}
+    share |= {"kv_write": recipe.kv_write, "silu": recipe.silu, "head_split": plan.head_split, "argmax": recipe.argmax}
     facts = [ENCODING, __version__, part.name, share, dataclasses.asdict(plan.config), source_hash]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

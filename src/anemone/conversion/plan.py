@@ -122,7 +122,7 @@ def plan_decoder(config: DecoderConfig, recipe: Recipe, notes: Sequence[str] = (
     head_split = recipe.head_split or layout.default_head_split(config)
     if head_split > config.vocab:
         raise RecipeError(f"head-split is {head_split}, above the vocabulary of {config.vocab} tokens")
-    shapes = Shapes(recipe.context, recipe.batch, recipe.kv_write, recipe.score)
+    shapes = Shapes(recipe.context, recipe.batch, recipe.kv_write, recipe.score, recipe.silu)
     count, reason = _chunk_count(config, recipe)
     lut = recipe.lut_embeddings
     name = layout.embeddings_name(prefix, lut.bits if lut else None)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,19 @@ from anemone.reference.ops import linear
 Rows: TypeAlias = NDArray[np.float32]  # (rows, channels)
 
 HIDDEN = np.float16(-40000)
+PALETTISED = "_palettized"
+"""End of a palettised weight's name in a package."""
+
 PROBES = 4
 """Positions of a window at which the one-row function is compared with the batch functions."""
+
+
+class Stored(Protocol):
+    """A package whose weights are known by their checkpoint's names."""
+
+    def weight(self, name: str) -> NDArray[Any]: ...
+
+    def palettised(self, name: str) -> bool: ...
 
 
 class PackagedEmbeddings:
@@ -39,6 +50,9 @@ class PackagedEmbeddings:
 
     def weight(self, name: str) -> NDArray[Any]:
         return decoded(self._program, name, None)
+
+    def palettised(self, name: str) -> bool:
+        return is_palettised(self._program, name, None)
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,9 @@ class PackagedChunk:
 
     def weight(self, name: str) -> NDArray[Any]:
         return decoded(self._program, name, "infer")
+
+    def palettised(self, name: str) -> bool:
+        return is_palettised(self._program, name, "infer")
 
     def run(self, hidden: Rows) -> ChunkRun:
         """One window of hidden states (T, H), positions from 0 on."""
@@ -145,16 +162,30 @@ class PackagedHead:
 
     def reference(self, hidden: Rows) -> Rows:
         """(T, H) -> logits (T, vocab) from the package's decoded weights, in float32."""
-        names = [f"lm_head.{i}.weight" for i in range(1, self._parts + 1)]
-        return np.concatenate([linear(hidden, decoded(self._program, name, None)) for name in names], axis=1)
+        parts = range(1, self._parts + 1)
+        return np.concatenate([linear(hidden, self.weight(head_part(part))) for part in parts], axis=1)
+
+    def weight(self, name: str) -> NDArray[Any]:
+        return decoded(self._program, name, None)
+
+    def palettised(self, name: str) -> bool:
+        return is_palettised(self._program, name, None)
+
+
+def head_part(number: int) -> str:
+    """The name of a part of the head, counted from 1."""
+    return f"lm_head.{number}.weight"
 
 
 def decoded(program: Program, name: str, function: str | None) -> NDArray[Any]:
     """A weight of the package by its checkpoint name, in the checkpoint's shape."""
     stored = name.replace(".", "_")
-    known = program.weight_names(function)
-    value = program.weight(f"{stored}_palettized" if f"{stored}_palettized" in known else stored, function)
+    value = program.weight(f"{stored}{PALETTISED}" if is_palettised(program, name, function) else stored, function)
     return value.reshape([size for size in value.shape if size != 1] or [1])
+
+
+def is_palettised(program: Program, name: str, function: str | None) -> bool:
+    return f"{name.replace('.', '_')}{PALETTISED}" in program.weight_names(function)
 
 
 def _pad(rows: NDArray[Any], count: int) -> NDArray[Any]:

@@ -6,82 +6,28 @@ two differ by what palettisation costs. Peak memory is one part.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anemone.architectures import resolve
 from anemone.architectures.base import DecoderConfig
+from anemone.architectures.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_shapes
 from anemone.checkpoint import Checkpoint
 from anemone.errors import PackageError, RequestError
-from anemone.evaluate.divergence import Divergence, cosines
-from anemone.evaluate.packaged import PROBES, PackagedChunk, PackagedEmbeddings, PackagedHead
+from anemone.evaluate.divergence import cosines
+from anemone.evaluate.packaged import PROBES, PackagedChunk, PackagedEmbeddings, PackagedHead, Stored, head_part
+from anemone.evaluate.report import MIN_COSINE, Report, gates
+from anemone.evaluate.weights import misplaced
 from anemone.package.bundle import Bundle
 from anemone.progress import Progress, Silent, Stage
 from anemone.reference import Reference
 
 Rows: TypeAlias = NDArray[np.float32]  # (tokens, channels)
 
-MIN_TOP1 = 0.99
-MAX_MEAN_KL = 1e-3
-MIN_COSINE = 0.999
-"""A stage with a row below it is named as the place where package and reference part."""
-
 LOGITS_BYTES = 64 << 20
 """Logits of one stream that are held at a time."""
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One limit: ``value`` must not be on the wrong side of ``limit``."""
-
-    name: str
-    value: float
-    limit: float
-    passed: bool
-
-
-@dataclass
-class Report:
-    """What a verification measured: ``graph`` against the bundle's own weights, ``checkpoint`` against the source's.
-
-    choices: an argmax head's choices against its own logits. infer_cosine: the worst agreement of the one-row function
-    with the batch functions. diverged: the first place where package and reference part.
-    """
-
-    graph: Divergence = field(default_factory=Divergence)
-    checkpoint: Divergence = field(default_factory=Divergence)
-    choices: Divergence = field(default_factory=Divergence)
-    nonfinite: int = 0
-    infer_cosine: float = 1.0
-    diverged: str = ""
-    gates: tuple[Gate, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        return all(gate.passed for gate in self.gates)
-
-    @property
-    def failure(self) -> str:
-        """The missed gates in words, and where the package first parts from the reference; empty when passed."""
-        missed = [
-            f"{gate.name} is {gate.value:.4g}, the limit is {gate.limit:g}" for gate in self.gates if not gate.passed
-        ]
-        where = [f"first divergence at {self.diverged}"] if self.diverged else []
-        return "; ".join(missed + where) if missed else ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            **self.graph.as_dict(),
-            "nan_count": self.nonfinite,
-            "infer_min_cosine": self.infer_cosine,
-            "checkpoint": self.checkpoint.as_dict(),
-            "passed": self.passed,
-            "gates": [vars(gate) for gate in self.gates],
-            "first_divergence": self.diverged or None,
-        }
 
 
 def verify_bundle(
@@ -106,31 +52,15 @@ def verify_bundle(
         raise PackageError(f"{bundle.path} has {bundle.vocab} tokens, {source.name} {config.vocab}: another checkpoint")
     # Executing a chunk costs about as much as the two references for its layers.
     steps = 2 + 2 * config.layers
-    with (progress or Silent()).stage("verify", steps, "steps") as stage:
+    # NaN and infinities are counted; numpy need not warn of them too.
+    with (progress or Silent()).stage("verify", steps, "steps") as stage, np.errstate(all="ignore"):
         run = _Verification(bundle, source, config, np.asarray(ids, np.int32), stage)
         run.embeddings()
         for index in range(len(bundle.chunks)):
             run.chunk(index)
         run.head()
-    run.report.gates = _gates(run.report, max_kl)
+    run.report.gates = gates(run.report, max_kl)
     return run.report
-
-
-def _gates(report: Report, max_kl: float | None) -> tuple[Gate, ...]:
-    gates = [
-        Gate("nan_count", report.nonfinite, 0, report.nonfinite == 0),
-        Gate("top1_agreement", report.graph.top1_or_tie, MIN_TOP1, report.graph.top1_or_tie >= MIN_TOP1),
-        Gate("infer_min_cosine", report.infer_cosine, MIN_COSINE, report.infer_cosine >= MIN_COSINE),
-    ]
-    limits = (("mean_kl", report.graph.mean_kl, MAX_MEAN_KL), ("checkpoint_mean_kl", report.checkpoint.mean_kl, max_kl))
-    gates += [
-        Gate(name, value, limit, value <= limit)
-        for name, value, limit in limits
-        if value is not None and limit is not None
-    ]
-    if report.choices.rows:
-        gates.append(Gate("argmax_agreement", report.choices.top1, 1.0, report.choices.top1 == 1.0))
-    return tuple(gates)
 
 
 class _Verification:
@@ -142,6 +72,7 @@ class _Verification:
         self.bundle, self.config, self.ids, self.stage = bundle, config, ids, stage
         self.report = Report()
         self.done = 0  # layers
+        self.read = source.read
         self.checkpoint = Reference(config, source.read)
         self.packaged: Rows
         self.own: Rows
@@ -151,6 +82,7 @@ class _Verification:
 
     def embeddings(self) -> None:
         part = PackagedEmbeddings(self.bundle.embeddings, self.bundle.batch)
+        self._check_weight(part, EMBEDDING, EMBEDDING, self.bundle.embeddings.name)
         self.packaged = part.run(self.ids)
         self.own = Reference(self.config, part.weight).embed(self.ids)
         self.source = self.checkpoint.embed(self.ids)
@@ -174,6 +106,8 @@ class _Verification:
             self.stage.advance(len(part.layers) / len(self.windows))
         self.report.infer_cosine = min(self.report.infer_cosine, *(run.infer_cosine for run in runs))
         for layer in part.layers:
+            for name in layer_shapes(self.config):
+                self._check_weight(part, full := f"model.layers.{layer}.{name}", full, f"{path.name}, layer {layer}")
             self.own = self._layer(own, layer, self.own)
             self.source = self._layer(self.checkpoint, layer, self.source)
             packaged = np.concatenate([run.layers[layer] for run in runs])
@@ -181,11 +115,15 @@ class _Verification:
             self.stage.advance(1)
         self.packaged = np.concatenate([run.output for run in runs])
         if last:
+            self._check_weight(part, FINAL_NORM, FINAL_NORM, path.name)
             self.own, self.source = own.final(self.own), self.checkpoint.final(self.source)
             self._compare(f"{path.name}, final norm", self.packaged, self.own)
 
     def head(self) -> None:
         part = PackagedHead(self.bundle)
+        matrix, ends = EMBEDDING if self.config.tied else HEAD, np.cumsum((0, *self.bundle.head_sizes)).tolist()
+        for number, rows in enumerate(map(slice, ends, ends[1:]), start=1):
+            self._check_weight(part, head_part(number), matrix, self.bundle.lm_head.name, rows)
         whole = LOGITS_BYTES // (4 * self.config.vocab * self.bundle.batch) * self.bundle.batch
         for start in range(0, len(self.ids), max(whole, self.bundle.batch)):
             rows = slice(start, start + max(whole, self.bundle.batch))
@@ -202,6 +140,12 @@ class _Verification:
             self.report.graph.add(own, packaged)
             self.report.checkpoint.add(source, packaged)
         self.stage.advance(1)
+
+    def _check_weight(self, part: Stored, name: str, source: str, place: str, rows: slice | None = None) -> None:
+        wrong = misplaced(part.weight(name), self.read(source, rows), part.palettised(name))
+        self.report.misplaced += wrong
+        if wrong and not self.report.diverged:
+            self.report.diverged = f"{place} ({wrong} values of {name} are not the checkpoint's)"
 
     def _layer(self, reference: Reference, layer: int, x: Rows) -> Rows:
         return np.concatenate([reference.layer(layer, x[window]) for window in self.windows])

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from anemone.checkpoint import Checkpoint, open_checkpoint
 from anemone.errors import RequestError
-from anemone.evaluate.parity import Report, verify_bundle
+from anemone.evaluate.parity import verify_bundle
+from anemone.evaluate.report import Report
 from anemone.package.bundle import read_bundle
 from anemone.progress import Progress
 from anemone.runtime.text import Text
