@@ -311,6 +311,6 @@ def test_help_is_plain_and_complete():
     options = command("convert", "--help").stdout
     names = (
         "context batch chunk max-chunk-mb lut-embeddings lut-ffn lut-lmhead lut1 lut2 lut3 argmax head-split prefix "
-        "no-verify no-score kv-write platform workers restart only json"
+        "no-verify no-score kv-write silu platform workers restart only json"
     )
     assert not [name for name in re.findall(r"\S+", names) if f"--{name}" not in options]

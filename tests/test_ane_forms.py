@@ -9,7 +9,9 @@ from programs import block, computed, constant, constants, functions, operand, t
 from tiny import MODEL_TYPES
 
 PAGE = Path(__file__).parents[1] / "docs/ane-forms.md"
-RECIPES = ({}, {"kv_write": "mask"}, {"argmax": True}, {"score": False, "batch": 1}, {"head_split": 1})
+RECIPES = (
+    {}, {"kv_write": "mask"}, {"argmax": True}, {"silu": "native"}, {"score": False, "batch": 1}, {"head_split": 1},
+)  # fmt: skip
 CHECKPOINTS = (
     *((name, {}) for name in MODEL_TYPES),
     ("llama", {"qkv_bias": True, "mlp_bias": True}),

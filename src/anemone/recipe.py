@@ -25,6 +25,7 @@ class Recipe:
     (None keeps fp16); chunks: number of decoder packages, None for the fewest whose estimate stays below max_chunk_mb
     MiB; head_split: number of LM-head parts, None for the family's habit; argmax: the head returns its best token in
     place of logits; score: add the functions that return every row of a batch; kv_write: "slice" or "mask";
+    silu: "tanh" or "native", how the MLP's SiLU is written;
     prefix: start of the file names, None for the family's; platform: "any", "ios" or "macos"; layout: file and I/O
     names. Raises RecipeError on a value that cannot work with any checkpoint.
     """
@@ -40,6 +41,7 @@ class Recipe:
     argmax: bool = False
     score: bool = True
     kv_write: str = "slice"
+    silu: str = "tanh"
     prefix: str | None = None
     platform: str = "any"
     layout: str = "anemll"
@@ -54,6 +56,7 @@ class Recipe:
             if value is not None and value < 1:
                 raise RecipeError(f"{name} is {value}, the least is 1")
         _one_of("kv-write", self.kv_write, ("slice", "mask"))
+        _one_of("silu", self.silu, ("tanh", "native"))
         _one_of("platform", self.platform, tuple(PLATFORM_LIMITS))
         _one_of("layout", self.layout, ("anemll",))
         if self.prefix is not None and not self.prefix.replace("-", "_").replace(".", "_").isidentifier():

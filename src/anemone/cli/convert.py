@@ -34,6 +34,7 @@ def command(
     argmax: options.Argmax = False,
     no_score: options.NoScore = False,
     kv_write: options.KvWrite = "slice",
+    silu: options.Silu = "tanh",
     prefix: options.Prefix = None,
     platform: options.Platform = "any",
     no_verify: NoVerify = False,
@@ -53,7 +54,7 @@ def command(
     recipe = options.make_recipe(
         lut_embeddings=lut_embeddings, lut_ffn=lut_ffn, lut_lmhead=lut_lmhead, chunk=chunk, no_score=no_score,
         context=context, batch=batch, max_chunk_mb=max_chunk_mb, head_split=head_split, argmax=argmax,
-        kv_write=kv_write, prefix=prefix, platform=platform,
+        kv_write=kv_write, silu=silu, prefix=prefix, platform=platform,
     )  # fmt: skip
     conversion = convert(
         source, output, recipe, verification=not no_verify, steps=Steps(restart, only), workers=workers,

@@ -31,6 +31,9 @@ NoScore = Annotated[bool, typer.Option("--no-score", help="Leave out the functio
 KvWrite = Annotated[
     str, typer.Option("--kv-write", metavar="slice|mask", help="How new keys and values enter the cache.")
 ]
+Silu = Annotated[
+    str, typer.Option("--silu", metavar="tanh|native", help="SiLU by tanh, or the hardware's own, which is biased.")
+]
 Prefix = Annotated[str | None, typer.Option("--prefix", help="Start of the package names [default: the family's].")]
 Platform = Annotated[
     str, typer.Option("--platform", metavar="any|ios|macos", help="Refuse files above this platform's limit (1, 2 GB).")

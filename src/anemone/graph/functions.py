@@ -29,6 +29,7 @@ class Shapes:
     batch: int
     kv_write: str = "slice"  # or mask
     score: bool = True
+    silu: str = "tanh"  # or native
 
 
 def embeddings_program(config: DecoderConfig, shapes: Shapes) -> Program:
@@ -63,7 +64,7 @@ def chunk_function(config: DecoderConfig, shapes: Shapes, layers: range, name: s
     for layer in layers:
         b.scope = f"layer_{layer}_"
         fill_only = last and name == "prefill" and layer == config.layers - 1
-        x = decoder_layer(b, config, layer, x, mask, cache, tables, fill_only)
+        x = decoder_layer(b, config, layer, x, mask, cache, tables, fill_only, shapes.silu)
     b.scope = ""
     if last and name == "prefill":
         x = b.narrow(x, 3, 0, 1) if rows > 1 else x
@@ -74,7 +75,7 @@ def chunk_function(config: DecoderConfig, shapes: Shapes, layers: range, name: s
 
 def decoder_layer(
     b: Builder, config: DecoderConfig, layer: int, x: Value, mask: Value, cache: Cache,
-    tables: tuple[Value, Value], fill_only: bool,
+    tables: tuple[Value, Value], fill_only: bool, silu: str,
 ) -> Value:  # fmt: skip
     """x (1, H, 1, S) -> (1, H, 1, S); with ``fill_only`` the layer just stores its keys and values."""
     prefix = f"model.layers.{layer}"
@@ -84,7 +85,7 @@ def decoder_layer(
         return x
     x = b.add(x, attend(b, config, layer, query, mask, cache))
     normed = rms_norm(b, x, f"{prefix}.post_attention_layernorm.weight", config.norm_eps)
-    return b.add(x, mlp(b, config, layer, normed), name=f"layer_{layer}_output")
+    return b.add(x, mlp(b, config, layer, normed, silu), name=f"layer_{layer}_output")
 
 
 def head_program(config: DecoderConfig, shapes: Shapes, parts: int, argmax: bool) -> Program:
