@@ -35,6 +35,11 @@ class Case:
     params: Mapping[str, Any] = field(default_factory=dict)
     expect: Callable[..., Any] | None = None
 
+    @property
+    def truth(self) -> str:
+        """Where the expected results come from, for the table of operations."""
+        return "coremltools" if self.expect is None else getattr(self.expect, "truth", "numpy")
+
     def typed(self, dtype: type) -> "Case":
         """With every floating operand in this type."""
         return Case(
@@ -235,7 +240,18 @@ def of_torch(function: Callable[..., Any]) -> Callable[..., Any]:
         result = function(*tensors, **params)
         return [r.numpy() for r in result] if isinstance(result, (tuple, list)) else result.numpy()
 
-    return run
+    return by("torch", run)
+
+
+def by(truth: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, named after what its results come from."""
+    function.truth = truth
+    return function
+
+
+def published(*results: Any) -> Callable[..., Any]:
+    """Results that coremltools' own tests expect from Core ML, as the truth of a case."""
+    return by("published", lambda *_, **__: [np.array(result) for result in results])
 
 
 def check(cases: Sequence[Case], folder: Path, tolerance: float, opset: str = "iOS18") -> None:

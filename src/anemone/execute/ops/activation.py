@@ -8,6 +8,7 @@ from anemone.errors import ExecuteError
 from anemone.execute.dtypes import Array
 from anemone.execute.ops.elementwise import erf
 from anemone.execute.ops.registry import Kernel, Node, kernel, op
+from anemone.execute.ops.tiles import softmax_over
 
 
 @kernel("relu")
@@ -101,14 +102,6 @@ def gelu(node: Node) -> Kernel:
     if mode == "SIGMOID_APPROXIMATION":
         return lambda x: x / (1 + np.exp(np.float32(-1.702) * x))
     raise ExecuteError(f"its mode {mode!r} is not known")
-
-
-def softmax_over(x: Array, axis: int) -> Array:
-    """Softmax in fp32 after subtracting the maximum."""
-    result = x - np.max(x, axis=axis, keepdims=True)
-    np.exp(result, out=result)
-    result /= np.sum(result, axis=axis, keepdims=True)
-    return result
 
 
 @op("softmax")

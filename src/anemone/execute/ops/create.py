@@ -90,12 +90,13 @@ def argsort(node: Node) -> Kernel:
 
 @op("topk")
 def topk(node: Node) -> Kernel:
-    """The k largest values, or the smallest when ascending, and their positions."""
+    """The k largest values, or the smallest when ascending, and their positions; all for k = -1."""
     k, axis, ascending = node.int("k", 1), node.int("axis", -1), node.flag("ascending", False)
     both = len(node.outputs) > 1
 
     def run(x: Array) -> Array | tuple[Array, Array]:
-        best = np.take(_order(x, axis, ascending), np.arange(k), axis=axis)
+        count = x.shape[axis] if k == -1 else k
+        best = np.take(_order(x, axis, ascending), np.arange(count), axis=axis)
         values = np.take_along_axis(x, best, axis)
         return (values, best) if both else values
 

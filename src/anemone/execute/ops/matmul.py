@@ -6,8 +6,8 @@ import numpy as np
 
 from anemone.errors import ExecuteError
 from anemone.execute.dtypes import Array
-from anemone.execute.ops.activation import softmax_over
 from anemone.execute.ops.registry import Kernel, Node, op
+from anemone.execute.ops.tiles import product, softmax_over
 
 
 @op("matmul")
@@ -16,11 +16,11 @@ def matmul(node: Node) -> Kernel:
     stored = node.stored("y")
     if stored is not None and len(stored.shape) == 2 and stored.dtype in ("fp16", "fp32"):
         matrix = node.weights.matrix(stored)
-        product = matrix.transposed_after if transpose_y else matrix.after
-        return lambda x: product(_swapped(x) if transpose_x else x)
+        times = matrix.transposed_after if transpose_y else matrix.after
+        return lambda x: times(_swapped(x) if transpose_x else x)
 
     def run(x: Array, y: Array) -> Array:
-        return np.matmul(_swapped(x) if transpose_x else x, _swapped(y) if transpose_y else y)
+        return product(_swapped(x) if transpose_x else x, _swapped(y) if transpose_y else y)
 
     return run
 
@@ -97,10 +97,10 @@ def attention(node: Node) -> Kernel:
     """softmax(query @ key.T / sqrt(E) + attn_mask) @ value; a boolean mask tells what may be seen."""
 
     def run(query: Array, key: Array, value: Array, attn_mask: Array | None = None) -> Array:
-        scores = np.matmul(query, _swapped(key))
+        scores = product(query, _swapped(key))
         scores *= np.float32(query.shape[-1] ** -0.5)
         if attn_mask is not None:
             scores = np.where(attn_mask, scores, -np.inf) if attn_mask.dtype == np.bool_ else scores + attn_mask
-        return np.matmul(softmax_over(scores, -1), value)
+        return product(softmax_over(scores, -1), value)
 
     return run

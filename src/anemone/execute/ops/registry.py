@@ -1,7 +1,8 @@
 """How an operation is defined, and the table of all definitions.
 
 A definition turns one operation of a program, seen as a ``Node``, into its kernel: a function of arrays whose
-parameters are named as MIL names the operands (a ``*parameter`` takes a tuple operand). Constant operands are read from
+parameters are named as MIL names the operands (a ``*parameter`` takes a tuple operand; before them comes ``blocks``,
+what runs the nested blocks, where an operation has some). Constant operands are read from
 the node when the program is prepared, or taken as kernel parameters like any other. Kernels get fp16 tensors as fp32
 arrays, never write to an operand, and return fresh memory; those that only move values (``moves``) may return views and
 are not rounded.
@@ -24,12 +25,17 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Node:
-    """One operation while it is prepared. ``in_place``: its first operand may be overwritten and returned."""
+    """One operation while it is prepared.
+
+    ``in_place``: its first operand may be overwritten and returned. ``store``: what rounds its results, for kernels that
+    compute values between them; None rounds nothing.
+    """
 
     op: Op
     weights: Weights
     in_place: bool = False
     adopt: bool = False
+    store: Callable[..., Array] | None = None
 
     @property
     def outputs(self) -> tuple[Var, ...]:
@@ -49,14 +55,19 @@ class Node:
         operands = self.op.inputs.get(name, ())
         return operands[0] if len(operands) == 1 and isinstance(operands[0], Stored) else None
 
+    def constants(self, name: str) -> tuple[Stored, ...]:
+        """A tuple operand whose values are all constants. Raises ExecuteError when one is not."""
+        operands = self.op.inputs.get(name, ())
+        found = tuple(operand for operand in operands if isinstance(operand, Stored))
+        if len(found) < len(operands):
+            raise ExecuteError(f"its operand {name} must be a constant")
+        return found
+
     def static(self, name: str) -> Array | None:
         """The value of a constant operand; None when it is not given. Raises ExecuteError when it is no constant."""
         if not self.has(name):
             return None
-        operands = self.op.inputs[name]
-        if not all(isinstance(operand, Stored) for operand in operands):
-            raise ExecuteError(f"its operand {name} must be a constant")
-        arrays = [operand.array() for operand in operands if isinstance(operand, Stored)]
+        arrays = [constant.array() for constant in self.constants(name)]
         return arrays[0] if len(arrays) == 1 else np.array(arrays)
 
     def ints(self, name: str) -> tuple[int, ...] | None:

@@ -24,18 +24,19 @@ def transpose(node: Node) -> Kernel:
 
 
 def _target(shape: Sequence[int], x: Array) -> list[int]:
-    """0 keeps the size of x on that axis; -1 takes what is left."""
-    return [size if size else x.shape[axis] for axis, size in enumerate(shape)]
+    """0 keeps a size of x, counted from the last axis, and is 1 beyond the first; -1 takes what is left."""
+    sizes = (1,) * (len(shape) - np.ndim(x)) + np.shape(x)[max(0, np.ndim(x) - len(shape)) :]
+    return [size or kept for size, kept in zip(shape, sizes, strict=True)]
 
 
 @op("reshape", moves=True)
 def reshape(node: Node) -> Kernel:
     shape = node.ints("shape") if node.stored("shape") is not None else None
     if shape is None:
-        return lambda x, shape: x.reshape(_target(shape.tolist(), x))
+        return lambda x, shape: np.reshape(x, _target(shape.tolist(), x))
     if 0 not in shape:
-        return lambda x: x.reshape(shape)
-    return lambda x: x.reshape(_target(shape, x))
+        return lambda x: np.reshape(x, shape)
+    return lambda x: np.reshape(x, _target(shape, x))
 
 
 @op("expand_dims", moves=True)
