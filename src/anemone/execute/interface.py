@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from anemone.errors import ExecuteError
 from anemone.execute.dtypes import Array, Shape, carrier_type, stored_type
+from anemone.execute.images import image, image_spec, pixels
 from anemone.execute.numerics import Numerics, widen
 from anemone.execute.reader import Package, Var
 from anemone.execute.signature import Signature, TensorSpec
 
+_SCALARS = {"stringType": "string", "int64Type": "int64", "doubleType": "fp64"}
 _ARRAY_DTYPES = {65552: "fp16", 65568: "fp32", 65600: "fp64", 131104: "int32", 131080: "int8"}
 
 
@@ -30,12 +31,24 @@ def read_signature(package: Package, function: str) -> Signature:
             inputs[var.name] = _input_spec(var, described.get(var.name))
     outputs = {}
     for feature in description.output:
-        array = feature.type.multiArrayType
-        outputs[feature.name] = TensorSpec(feature.name, _ARRAY_DTYPES.get(array.dataType, ""), tuple(array.shape))
+        outputs[feature.name] = _output_spec(feature.name, feature.type)
     return Signature(inputs, outputs, states)
 
 
+def _output_spec(name: str, described: Any) -> TensorSpec:
+    """Scalars have the dtype of their type, dictionaries the dtype "dictionary"."""
+    kind = described.WhichOneof("Type")
+    if kind == "imageType":
+        return image_spec(name, "uint8", described.imageType)
+    if kind == "multiArrayType":
+        array = described.multiArrayType
+        return TensorSpec(name, _ARRAY_DTYPES.get(array.dataType, ""), tuple(array.shape))
+    return TensorSpec(name, _SCALARS.get(kind, str(kind).removesuffix("Type")), ())
+
+
 def _input_spec(var: Var, described: Any) -> TensorSpec:
+    if described is not None and described.WhichOneof("Type") == "imageType":
+        return image_spec(var.name, var.dtype, described.imageType)
     if described is None or described.WhichOneof("Type") != "multiArrayType":
         return TensorSpec(var.name, var.dtype, var.shape)
     array = described.multiArrayType
@@ -58,9 +71,12 @@ def _default_value(described: Any) -> float | None:
 
 
 def convert_inputs(
-    given: Mapping[str, ArrayLike], specs: Mapping[str, TensorSpec], function: str, numerics: Numerics
+    given: Mapping[str, Any], specs: Mapping[str, TensorSpec], function: str, numerics: Numerics
 ) -> dict[str, Array]:
-    """The caller's arrays as the function's tensors. Raises ExecuteError for wrong names, shapes or dtypes."""
+    """The caller's arrays and images as the function's tensors.
+
+    Raises ExecuteError for wrong names, shapes or dtypes.
+    """
     unknown = [name for name in given if name not in specs]
     missing = [name for name, spec in specs.items() if name not in given and spec.default is None]
     if unknown or missing:
@@ -68,11 +84,20 @@ def convert_inputs(
         raise ExecuteError(f"function {function!r} has {problem}; its inputs are {', '.join(specs) or 'none'}")
     result = {}
     for name, spec in specs.items():
-        if name in given:
-            result[name] = _convert(np.asarray(given[name]), spec, numerics)
+        if name in given and spec.layout:
+            result[name] = _convert_float(pixels(given[name], spec), spec.dtype, numerics)
+        elif name in given:
+            result[name] = _convert(_array(given[name], name), spec, numerics)
         else:
             result[name] = np.full(spec.shape, spec.default, carrier_type(spec.dtype))
     return result
+
+
+def _array(given: Any, name: str) -> Array:
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise ExecuteError(f"input {name!r} takes an array, got {type(given).__name__}: {error}") from error
 
 
 def _convert(array: Array, spec: TensorSpec, numerics: Numerics) -> Array:
@@ -102,8 +127,17 @@ def _convert_float(array: Array, dtype: str, numerics: Numerics) -> Array:
     return numerics.store(values) if dtype == "fp16" and numerics.store is not None else values
 
 
-def convert_output(array: Array, dtype: str, numerics: Numerics) -> Array:
-    """A tensor for the caller, in memory of its own. Without rounding, fp16 stays fp32."""
+def convert_output(array: Any, dtype: str, numerics: Numerics, spec: TensorSpec | None = None) -> Any:
+    """A result for the caller, in memory of its own. Without rounding, fp16 stays fp32.
+
+    An image comes as a PIL image, the label of a classifier as a str or int, its probabilities as a dict.
+    """
+    if dtype == "dictionary":
+        return array
+    if spec is not None and spec.layout:
+        return image(array, spec)
+    if spec is not None and spec.dtype in ("string", "int64") and not spec.shape and array.size == 1:
+        return array.item()
     if dtype == "fp16" and numerics.store is None:
         return array.astype(np.float32)
     return array.astype(stored_type(dtype))

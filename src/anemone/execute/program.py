@@ -83,16 +83,18 @@ class Program:
 
         Floating inputs may be of any floating dtype, integer inputs of any integer dtype whose values fit. Outputs
         have the declared dtype; with "float32" numerics, fp16 outputs come as unrounded fp32 (and may be fed as such to
-        the next program). ``state`` is updated in place; it is needed when the function declares states.
-        ``observe(op_name, op_kind, outputs)`` is called after every op, with fp16 tensors as fp32 arrays that are valid
-        only during the call. Raises ExecuteError for wrong names, shapes or dtypes, a missing state, an unknown
+        the next program). Images are PIL images, or uint8 arrays of their pixels; a classifier gives its label as a str
+        or int and its probabilities as a dict. ``state`` is updated in place; it is needed when the function declares
+        states. ``observe(op_name, op_kind, outputs)`` is called after every op, with fp16 tensors as fp32 arrays that
+        are valid only during the call. Raises ExecuteError for wrong names, shapes or dtypes, a missing state, an unknown
         function or op.
         """
         plan, values, outputs = self.bind(inputs, state, function)
+        described = self.functions[self._known(function or self.default_function)].outputs
         with np.errstate(all="ignore"):
             arrays = plan.execute(values, outputs, observe)
             return {
-                output: convert_output(array, plan.dtypes[output], self._numerics)
+                output: convert_output(array, plan.dtypes[output], self._numerics, described.get(output))
                 for output, array in zip(outputs, arrays, strict=True)
             }
 

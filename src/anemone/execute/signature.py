@@ -12,7 +12,8 @@ class TensorSpec:
 
     dtype: fp16, fp32, int32, ... (MIL's names). shape: the default shape. ``shapes`` lists every accepted shape when
     they are enumerated; ``ranges`` holds (least, most) per axis when axes are free, most being -1 for no limit.
-    ``default`` fills an input that may be left out; None means that it must be given.
+    ``default`` fills an input that may be left out; None means that it must be given. ``layout``: RGB, BGR, GRAYSCALE
+    or GRAYSCALE_FLOAT16 of an image (1, channels, height, width), else empty.
     """
 
     name: str
@@ -21,6 +22,7 @@ class TensorSpec:
     shapes: tuple[Shape, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
     default: float | None = None
+    layout: str = ""
 
     def accepts(self, shape: Shape) -> bool:
         """Whether a tensor of this shape may be given."""
