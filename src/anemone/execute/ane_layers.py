@@ -13,8 +13,8 @@ from anemone.execute.ane_products import Accumulation, Packed, product
 from anemone.execute.dtypes import Array
 from anemone.execute.numerics import Float, round_half
 from anemone.execute.ops import DEFINITIONS, Kernel, Node
-from anemone.execute.ops.activation import softmax_over
 from anemone.execute.ops.conv import paddings
+from anemone.execute.ops.tiles import softmax_over
 from anemone.execute.stored import Stored
 
 

@@ -9,14 +9,17 @@ import numpy as np
 
 from anemone.errors import AnemoneError, ExecuteError
 from anemone.execute.dtypes import Array, Shape, carrier_type
+from anemone.execute.fusion import fuse
 from anemone.execute.inplace import analyse, last_uses
 from anemone.execute.numerics import Numerics
 from anemone.execute.ops import DEFINITIONS, Kernel, Node
+from anemone.execute.ops.fused import FUSED
 from anemone.execute.reader import Block, Function, Op, Operand, Var
 from anemone.execute.stored import Stored
 from anemone.execute.weights import Weights
 
 Observer = Callable[[str, str, Mapping[str, Array]], None]
+_KNOWN = DEFINITIONS | FUSED
 _VARIADIC = 0x04  # a code object's flag for *parameters
 _COLLECTIONS = ("list", "dictionary")  # types of values that are no tensors
 
@@ -140,9 +143,12 @@ def _where(op: Op, function: str) -> str:
     return f"op {op.kind} {op.name!r} of function {function!r}"
 
 
-def compile_function(function: Function, weights: Weights, numerics: Numerics) -> Plan:
-    """Prepare a function. Raises ExecuteError for operations that are not known or not as MIL defines them."""
-    return _Compiler(function, weights, numerics).plan()
+def compile_function(function: Function, weights: Weights, numerics: Numerics, fused: bool = True) -> Plan:
+    """Prepare a function. ``fused``: chains of operations may become one kernel, with the same results.
+
+    Raises ExecuteError for operations that are not known or not as MIL defines them.
+    """
+    return _Compiler(function, weights, numerics).plan(fused)
 
 
 class _Compiler:
@@ -153,12 +159,14 @@ class _Compiler:
         self.dtypes: dict[str, str] = {}
         self.defined: set[str] = set()  # the names of the current block
 
-    def plan(self) -> Plan:
+    def plan(self, fused: bool) -> Plan:
         body = self.function.body
         self._check_kinds(body)
+        if fused:
+            body = fuse(body, self.function.inputs, self.numerics.kernels.keys())
         for var in self.function.inputs:
             self._place(var)
-        moves = {kind: definition.moves for kind, definition in DEFINITIONS.items()}
+        moves = {kind: definition.moves for kind, definition in _KNOWN.items()}
         states = analyse(body.ops, body.outputs, moves)
         steps = [self._step(op, i in states.in_place, i in states.adopt) for i, op in enumerate(body.ops)]
         for name in body.outputs:
@@ -209,10 +217,11 @@ class _Compiler:
         return len(self.slots) - 1
 
     def _step(self, op: Op, in_place: bool, adopt: bool) -> Step:
-        definition = DEFINITIONS[op.kind]
+        definition = _KNOWN[op.kind]
+        store = self.numerics.store if op.outputs and op.outputs[0].dtype == "fp16" else None
         try:
             prepare = self.numerics.kernels.get(op.kind, definition.prepare)
-            run = prepare(Node(op, self.weights, in_place, adopt))
+            run = prepare(Node(op, self.weights, in_place, adopt, store))
             operands = self._operands(op, run)
         except ExecuteError as error:
             raise ExecuteError(f"{_where(op, self.function.name)}: {error}") from error

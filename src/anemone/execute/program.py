@@ -52,7 +52,7 @@ class Program:
         self._weights = Weights()
         self._package = Package(self.path)
         self._functions: dict[str, Function] = {}
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[tuple[str, bool], Plan] = {}
         names = self._package.function_names
         if not names:
             raise ExecuteError(f"{path} has no functions")
@@ -89,7 +89,7 @@ class Program:
         are valid only during the call. Raises ExecuteError for wrong names, shapes or dtypes, a missing state, an unknown
         function or op.
         """
-        plan, values, outputs = self.bind(inputs, state, function)
+        plan, values, outputs = self.bind(inputs, state, function, fused=observe is None)
         described = self.functions[self._known(function or self.default_function)].outputs
         with np.errstate(all="ignore"):
             arrays = plan.execute(values, outputs, observe)
@@ -99,21 +99,28 @@ class Program:
             }
 
     def bind(
-        self, inputs: Mapping[str, ArrayLike], state: State | None = None, function: str | None = None
+        self,
+        inputs: Mapping[str, ArrayLike],
+        state: State | None = None,
+        function: str | None = None,
+        fused: bool = False,
     ) -> tuple[Plan, dict[str, object], Sequence[str]]:
-        """The plan that predict() would run, the values it starts from and the names of its outputs."""
+        """A plan, the values it starts from and the names of its outputs.
+
+        ``fused``: as predict() runs it without an observer, with one step for some chains of operations.
+        """
         name = self._known(function or self.default_function)
         signature = self.functions[name]
         if self._numerics.enter is not None:
-            arrays = {key: np.asarray(value) for key, value in inputs.items()}
-            inputs = {key: self._numerics.enter(x) if x.dtype.kind == "f" else x for key, x in arrays.items()}
+            arrays = {key: x for key, x in inputs.items() if isinstance(x, np.ndarray) and x.dtype.kind == "f"}
+            inputs = {**inputs, **{key: self._numerics.enter(x) for key, x in arrays.items()}}
         values: dict[str, object] = dict(convert_inputs(inputs, signature.inputs, name, self._numerics))
         if signature.states:
             if state is None:
                 raise ExecuteError(f"function {name!r} needs a state: pass state=program.new_state()")
             state.check(signature.states, name)
             values.update(dict.fromkeys(signature.states, state.arrays))
-        return self._plan(name), values, self.graph(name).body.outputs
+        return self._plan(name, fused), values, self.graph(name).body.outputs
 
     def with_numerics(self, numerics: str) -> "Program":
         """The same package in another mode; both share what they read and decode."""
@@ -151,12 +158,12 @@ class Program:
             self._functions[name] = self._package.function(name)
         return self._functions[name]
 
-    def _plan(self, name: str) -> Plan:
-        if name not in self._plans:
+    def _plan(self, name: str, fused: bool) -> Plan:
+        if (name, fused) not in self._plans:
             function = self.graph(name)
             self._weights.keep = self._policy == "keep" or (self._policy == "auto" and self._fits())
-            self._plans[name] = compile_function(function, self._weights, self._numerics)
-        return self._plans[name]
+            self._plans[name, fused] = compile_function(function, self._weights, self._numerics, fused)
+        return self._plans[name, fused]
 
     def _fits(self) -> bool:
         """Whether the weights of the functions read so far may be kept as fp32."""

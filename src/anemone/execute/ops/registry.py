@@ -27,8 +27,8 @@ Kernel = Callable[..., Any]
 class Node:
     """One operation while it is prepared.
 
-    ``in_place``: its first operand may be overwritten and returned. ``store``: what rounds its results, for kernels that
-    compute values between them; None rounds nothing.
+    ``in_place``: its first operand may be overwritten and returned. ``store``: what rounds its results, for kernels
+    that stand for several operations; None rounds nothing.
     """
 
     op: Op
