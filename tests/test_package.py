@@ -113,13 +113,6 @@ def test_reported_sizes(tmp_path):
     assert written.stored["extremes"].format == "fp16"
 
 
-def test_digests_are_those_of_the_files(tmp_path):
-    written = write(tmp_path / "all.mlpackage", TENSORS)
-    assert dict(written.sha256) == {
-        str(name): hashlib.sha256(data).hexdigest() for name, data in contents(written.path).items()
-    }
-
-
 def test_size_is_known_beforehand(tmp_path):
     tensors = TENSORS | {"tiny": Dense(np.ones((1, COLUMNS), np.float16))}
     program = Program((convolution("infer", tensors), convolution("prefill", tensors, 4)))

@@ -127,6 +127,7 @@ class FailingWeights:
 
     def __init__(self, weights):
         self.weights, self.tensors, self.files = weights, weights.tensors, weights.files
+        self.release = weights.release
 
     def read(self, name, rows=None):
         if "layers.1" in name:

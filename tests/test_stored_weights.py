@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from anemone.compress.palettize import palettize
 from anemone.evaluate.weights import misplaced
 

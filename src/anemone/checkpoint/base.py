@@ -37,6 +37,8 @@ class Weights(Protocol):
 
     def read(self, name: str, rows: slice | None = None) -> NDArray[Any]: ...
 
+    def release(self) -> None: ...
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -65,6 +67,10 @@ class Checkpoint:
         dequantised to float32, the rows asked for only. CheckpointError for an unknown name or another dtype.
         """
         return self.weights.read(name, rows)
+
+    def release(self) -> None:
+        """Give back the memory of pages that ``read`` has touched; arrays that it gave stay valid."""
+        self.weights.release()
 
     def tokenizer_files(self) -> TokenizerFiles:
         """The files that a bundle carries so that its text side works: tokenizer, chat templates, generation config."""

@@ -8,7 +8,6 @@ name keeps its own, so that it is refused where unknown tensors are.
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import gguf
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from anemone.checkpoint.base import TensorInfo
 from anemone.checkpoint.gguf_config import synthesise_config
 from anemone.checkpoint.gguf_file import GgufFile, GgufTensor
+from anemone.checkpoint.mapping import MappedFiles
 from anemone.errors import CheckpointError
 
 _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -67,7 +67,7 @@ class GgufWeights:
             for name, tensor in file.tensors.items()
             if name != ROPE_FACTORS
         }
-        self._maps: dict[Path, NDArray[np.uint8]] = {}
+        self._mapped = MappedFiles()
         shapes = {name: stored.shape for name, stored in self._stored.items()}
         factors = file.tensors.get(ROPE_FACTORS)
         self.config = synthesise_config(
@@ -94,7 +94,7 @@ class GgufWeights:
         return values
 
     def _numbers(self, stored: GgufTensor, rows: slice | NDArray[np.intp]) -> NDArray[Any]:
-        raw = self._map(stored.file)[stored.start : stored.start + stored.nbytes]
+        raw = self._mapped.bytes(stored.file)[stored.start : stored.start + stored.nbytes]
         if stored.kind in _PLAIN:
             plain: NDArray[Any] = raw.view(_PLAIN[stored.kind][1]).reshape(stored.shape)[rows]
             return plain
@@ -117,10 +117,9 @@ class GgufWeights:
             return None
         return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).ravel()  # (heads, half, 2) -> (heads, 2, half)
 
-    def _map(self, file: Path) -> NDArray[np.uint8]:
-        if file not in self._maps:
-            self._maps[file] = np.asarray(np.memmap(file, np.uint8, mode="r"))
-        return self._maps[file]
+    def release(self) -> None:
+        """See Checkpoint.release."""
+        self._mapped.release()
 
 
 def hugging_face_name(name: str, architecture: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anemone.checkpoint.base import TensorInfo, read_json
+from anemone.checkpoint.mapping import MappedFiles
 from anemone.errors import CheckpointError
 
 DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
@@ -40,7 +41,7 @@ class SafetensorsWeights:
     def __init__(self, folder: Path) -> None:
         """Read the headers. CheckpointError for missing, damaged or contradicting files."""
         self._entries = _sharded(folder) if _is_sharded(folder) else _header(_single_file(folder))
-        self._maps: dict[Path, NDArray[np.uint8]] = {}
+        self._mapped = MappedFiles()
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorInfo]:
@@ -61,14 +62,13 @@ class SafetensorsWeights:
                 f"Tensor {name} is stored as {entry.info.dtype}, which cannot be read as numbers; "
                 f"use a checkpoint in {', '.join(DTYPES)}."
             )
-        raw = self._map(entry.file)[entry.start : entry.end]
+        raw = self._mapped.bytes(entry.file)[entry.start : entry.end]
         tensor: NDArray[Any] = raw.view(dtype).reshape(entry.info.shape)
         return tensor if rows is None else tensor[rows]
 
-    def _map(self, file: Path) -> NDArray[np.uint8]:
-        if file not in self._maps:
-            self._maps[file] = np.asarray(np.memmap(file, np.uint8, mode="r"))
-        return self._maps[file]
+    def release(self) -> None:
+        """See Checkpoint.release."""
+        self._mapped.release()
 
 
 def _is_sharded(folder: Path) -> bool:

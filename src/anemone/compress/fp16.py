@@ -11,6 +11,9 @@ from anemone.errors import CheckpointError
 
 LARGEST = 65504.0
 
+BLOCK = 1 << 16
+"""Values narrowed and looked at while they are in the cache."""
+
 SMALLEST_NORMAL, INFINITE = 0x0400, 0x7C00
 """The bits of 2**-14 and of infinity: magnitudes compare as their bits do."""
 
@@ -36,18 +39,34 @@ def to_fp16(array: NDArray[Any], name: str) -> tuple[NDArray[np.float16], Fp16Lo
 
     CheckpointError naming ``name`` when a value is beyond 65,504 or not a number.
     """
+    source = np.ascontiguousarray(array).reshape(-1)
+    narrow = source if source.dtype == np.float16 else np.empty(source.size, np.float16)
+    loss = Fp16Loss(source.size)
+    for start in range(0, source.size, BLOCK):
+        block, out = source[start : start + BLOCK], narrow[start : start + BLOCK]
+        if narrow is not source:
+            with np.errstate(over="ignore"):
+                out[:] = block
+        size = out.view(np.uint16) & np.uint16(0x7FFF)
+        if size.max() >= INFINITE:
+            raise _too_large(array, name)
+        if narrow is not source:
+            loss += _lost(block, size)
+    return narrow.reshape(array.shape), loss
+
+
+def _lost(block: NDArray[Any], size: NDArray[np.uint16]) -> Fp16Loss:
+    """The loss of values whose fp16 magnitudes are ``size``; their number is not counted again."""
+    small = np.flatnonzero(size < SMALLEST_NORMAL)
+    zeros = np.count_nonzero(size[small] == 0)
+    zeroed = np.count_nonzero(block[small]) - (small.size - zeros)
+    return Fp16Loss(0, int(small.size - zeros), int(zeroed))
+
+
+def _too_large(array: NDArray[Any], name: str) -> CheckpointError:
     with np.errstate(over="ignore"):
-        narrow = array.astype(np.float16, copy=False)
-    size = np.ascontiguousarray(narrow).view(np.uint16) & 0x7FFF
-    if size.max(initial=0) >= INFINITE:
-        raise CheckpointError(
-            f"{name} has {np.count_nonzero(size >= INFINITE)} values that fp16 cannot hold "
-            f"(largest {np.abs(array).max():g}, the limit is {LARGEST:g}); "
-            "the model needs scaling before it can run on the Neural Engine"
-        )
-    if array.dtype == np.float16:
-        return narrow, Fp16Loss(array.size)
-    zeros = np.count_nonzero(size == 0)
-    small = np.count_nonzero(size < SMALLEST_NORMAL)
-    zeroed = zeros - np.count_nonzero(array == 0) if zeros else 0
-    return narrow, Fp16Loss(array.size, int(small - zeros), int(zeroed))
+        count = np.count_nonzero(~np.isfinite(array.astype(np.float16)))
+    return CheckpointError(
+        f"{name} has {count} values that fp16 cannot hold (largest {np.abs(array).max():g}, the limit is {LARGEST:g}); "
+        "the model needs scaling before it can run on the Neural Engine"
+    )

@@ -5,27 +5,26 @@ so an interrupted conversion goes on where it stopped.
 """
 
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from anemone.checkpoint import Checkpoint, open_checkpoint
-from anemone.checkpoint.tokenizer import stop_tokens
 from anemone.compress.fp16 import Fp16Loss, combine
+from anemone.conversion.completion import Completion
 from anemone.conversion.parts import Build, build_part, finished, part_key
 from anemone.conversion.plan import Part, Plan, make_plan
 from anemone.conversion.steps import COMPILE, COMPLETE, STEPS, TEST, Steps
 from anemone.errors import GateFailed, PackageError
 from anemone.evaluate.report import Report
 from anemone.evaluate.verify import verify
-from anemone.graph.functions import head_sizes
 from anemone.memory import peak_rss_mb
 from anemone.package import bundle_writer
+from anemone.package.bundle import file_hashes
 from anemone.package.compile import compile_package
-from anemone.package.meta import meta_values
 from anemone.progress import Progress, Silent
 from anemone.recipe import Recipe
-from anemone.version import __version__
 
 
 @dataclass(frozen=True)
@@ -84,15 +83,21 @@ def convert(
     for note in plan.notes:
         progress.note(note)
     out.mkdir(parents=True, exist_ok=True)
-    builds = [_make(plan, part, checkpoint, out, steps, workers, progress) for part in plan.parts]
+    with ThreadPoolExecutor(1) as hashing:  # files are read again for their hashes while the next part is written
+        source_hash = hashing.submit(checkpoint.source_hash)
+        builds, digests = [], {}
+        for part in plan.parts:
+            builds.append(_make(plan, part, checkpoint, source_hash, out, steps, workers, progress))
+            digests[builds[-1].path.name] = hashing.submit(file_hashes, builds[-1].path)
     if steps.wanted(COMPILE):
         _compile(builds, out, progress)
+    bundle = Completion(out, plan, builds, checkpoint, {name: digest.result() for name, digest in digests.items()})
     report = None
     if steps.wanted(COMPLETE):
-        _complete(plan, builds, checkpoint, out, None)
+        bundle.write(None)
     if verification and steps.wanted(TEST):
         report = verify(out, checkpoint, progress=progress)
-        _complete(plan, builds, checkpoint, out, report)
+        bundle.write(report)
     result = Conversion(out, plan, tuple(builds), time.monotonic() - begun, peak_rss_mb(), report)
     if report and not report.passed:
         raise GateFailed(f"{out} was written but does not pass: {report.failure}")
@@ -103,14 +108,19 @@ def _make(
     plan: Plan,
     part: Part,
     source: Checkpoint,
+    source_hash: Future[str],
     out: Path,
     steps: Steps,
     workers: int,
     progress: Progress,
 ) -> Build:
     """Write the part, or keep the finished one."""
-    path, key, own = out / f"{part.name}.mlpackage", part_key(plan, part, source.source_hash()), STEPS[part.kind]
-    if finished(path, key) and not steps.again(*own):
+    path, own = out / f"{part.name}.mlpackage", STEPS[part.kind]
+
+    def key() -> str:
+        return part_key(plan, part, source_hash.result())
+
+    if not steps.again(*own) and finished(path, key):
         progress.note(f"{part.name}: finished before, kept")
         return Build.kept(part, path)
     if not steps.wanted(*own):
@@ -126,35 +136,3 @@ def _compile(builds: list[Build], out: Path, progress: Progress) -> None:
         if compiled.skipped:
             progress.note(f"compile: {compiled.skipped}")
             return
-
-
-def _complete(plan: Plan, builds: list[Build], source: Checkpoint, out: Path, report: Report | None) -> None:
-    """Tokenizer files, config.json, meta.yaml and the manifest."""
-    tokenizer = source.tokenizer_files()
-    stops = stop_tokens(source.config, source.generation_config, tokenizer)
-    bundle_writer.write_tokenizer(out, tokenizer)
-    bundle_writer.write_config(out, plan.config.model_type, stops, source.config.get("bos_token_id"))
-    sizes = head_sizes(plan.config.vocab, plan.head_split)
-    names = {"embeddings": plan.parts[0], "lm_head": plan.parts[1], "ffn": plan.chunks[0]}
-    files = {key: _file_name(out, part) for key, part in names.items()}
-    meta = meta_values(source.name, plan.recipe, plan.config, plan.prefix, sizes, files, len(plan.chunks))
-    bundle_writer.write_meta(out, meta)
-    manifest = {
-        "format": 1,
-        "anemone": __version__,
-        "recipe": plan.recipe.as_dict(),
-        "source": {"name": source.name, "sha256": source.source_hash()},
-        "model_type": plan.config.model_type,
-        "sizes": {build.path.name: build.bytes for build in builds},
-        "bits_per_weight": plan.bits_per_weight,
-        "kv_bytes": plan.kv_bytes,
-        "stop_tokens": list(stops),
-        "validated": bool(report and report.passed),
-        "verify": report.as_dict() if report else None,
-    }
-    bundle_writer.write_manifest(out, manifest, {build.path.name: build.sha256 for build in builds})
-
-
-def _file_name(out: Path, part: Part) -> str:
-    """The compiled package's name where there is one: apps load only those."""
-    return f"{part.name}.mlmodelc" if (out / f"{part.name}.mlmodelc").is_dir() else f"{part.name}.mlpackage"

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -22,7 +22,6 @@ from anemone.conversion.sizes import PALETTISED_ROLES
 from anemone.errors import PackageError
 from anemone.graph.functions import head_sizes
 from anemone.graph.ir import Weight
-from anemone.package.bundle import file_hashes
 from anemone.package.meta import package_metadata
 from anemone.package.mlpackage import Description, PackageWriter
 from anemone.package.read import read_package
@@ -31,6 +30,9 @@ from anemone.version import __version__
 
 ENCODING = 1
 """Raise it when equal recipes and sources give other bytes than before, so that old parts are not kept."""
+
+KEY = "com.anemone.key"
+"""Where a package's metadata holds its part_key."""
 
 BLOCK_VALUES = 4 << 20
 """Values of a tensor that are read and cast at a time."""
@@ -45,7 +47,6 @@ class Build:
     part: Part
     path: Path
     bytes: int
-    sha256: dict[str, str]
     summary: str
     reused: bool
     loss: Fp16Loss = field(default_factory=Fp16Loss)
@@ -56,7 +57,7 @@ class Build:
         formats = read_package(path).formats()
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         counts = {name: count for name, (count, _) in formats.items()}
-        return cls(part, path, size, file_hashes(path), _summary(counts), True)
+        return cls(part, path, size, _summary(counts), True)
 
 
 def part_key(plan: Plan, part: Part, source_hash: str) -> str:
@@ -69,18 +70,21 @@ def part_key(plan: Plan, part: Part, source_hash: str) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def finished(path: Path, key: str) -> bool:
+def finished(path: Path, key: Callable[[], str]) -> bool:
     """Whether the package at ``path`` was completed with this key (packages appear only when complete)."""
     try:
-        return path.is_dir() and read_package(path).user_defined.get("com.anemone.key") == key
+        return path.is_dir() and read_package(path).user_defined.get(KEY) == key()
     except PackageError:
         return False
 
 
 def build_part(
-    plan: Plan, part: Part, source: Checkpoint, key: str, path: Path, workers: int, progress: Progress
+    plan: Plan, part: Part, source: Checkpoint, key: Callable[[], str], path: Path, workers: int, progress: Progress
 ) -> Build:
-    """Write the part to ``path``. Raises PackageError when the bytes reached are not the bytes planned."""
+    """Write the part to ``path``. Raises PackageError when the bytes reached are not the bytes planned.
+
+    ``key`` (see part_key) is asked for last, so that hashing the source can go on meanwhile.
+    """
     losses: list[Fp16Loss] = []
     weights = part.program.weights().values()
     total = sum(_megabytes(weight) for weight in weights)
@@ -88,13 +92,13 @@ def build_part(
         for weight in weights:
             _store(package, weight, part.lut, source, workers, losses)
             stage.advance(_megabytes(weight))
-        written = package.finish(part.program, _describe(plan, part, key))
+        written = package.finish(part.program, _describe(plan, part, key()))
     if written.weight_bytes != part.weight_bytes:
         raise PackageError(
             f"{path.name} holds {written.weight_bytes} bytes of weights, planned were {part.weight_bytes}"
         )
     counts = Counter(stored.format for stored in written.stored.values())
-    return Build(part, path, written.bytes, dict(written.sha256), _summary(counts), False, combine(losses))
+    return Build(part, path, written.bytes, _summary(counts), False, combine(losses))
 
 
 def _store(
@@ -114,6 +118,7 @@ def _store(
         values = source.read(weight.source, slice(first + rows.start, first + rows.stop))
         narrowed, loss = to_fp16(values, weight.source)
         losses.append(loss)
+        source.release()
         return narrowed
 
     count, columns = last - first, prod(weight.shape) // (last - first)
@@ -126,7 +131,7 @@ def _store(
 
 
 def _describe(plan: Plan, part: Part, key: str) -> Description:
-    user_defined = package_metadata(plan.recipe, part.lut, __version__, key)
+    user_defined = package_metadata(plan.recipe, part.lut, __version__) | {KEY: key}
     if part.kind == "chunk":
         number = plan.chunks.index(part) + 1
         user_defined |= {"com.anemll.num_chunks": str(len(plan.chunks)), "com.anemll.chunk_no": str(number)}

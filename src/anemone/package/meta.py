@@ -44,14 +44,13 @@ def meta_values(
     return {"model_info": info}
 
 
-def package_metadata(recipe: Recipe, lut: LutSpec | None, version: str, key: str) -> dict[str, str]:
+def package_metadata(recipe: Recipe, lut: LutSpec | None, version: str) -> dict[str, str]:
     """User-defined metadata that every package carries: ANEMLL's keys, and ours under com.anemone."""
     values = {
         "com.anemll.info": f"Converted with anemone {version}",
         "com.anemll.context_length": str(recipe.context),
         "com.anemll.batch_size": str(recipe.batch),
         "com.anemone.version": version,
-        "com.anemone.key": key,
         "com.anemone.minimum_os": "macOS 15, iOS 18",
     }
     return values | ({"com.anemll.lut_bits": str(lut.bits)} if lut else {})

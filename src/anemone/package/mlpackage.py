@@ -63,16 +63,12 @@ class Stored:
 
 @dataclass(frozen=True)
 class Written:
-    """A finished package: its size on disk, the size of its weight file (bytes), and each weight by key.
-
-    ``sha256`` holds the hex digest of every file by its path inside the package.
-    """
+    """A finished package: its size on disk, the size of its weight file (bytes), and each weight by key."""
 
     path: Path
     bytes: int
     weight_bytes: int
     stored: Mapping[str, Stored]
-    sha256: Mapping[str, str]
 
 
 class PackageWriter:
@@ -171,14 +167,12 @@ class PackageWriter:
         if not has_weights:
             shutil.rmtree(self._building / WEIGHTS_FOLDER)
         (self._building / MODEL_FILE).write_bytes(message.SerializeToString(deterministic=True))
-        files = [MODEL_FILE, *([WEIGHT_FILE] if has_weights else [])]
-        digests = {name: _sha256(self._building / name) for name in files}
-        (self._building / "Manifest.json").write_text(_manifest(digests))
-        digests["Manifest.json"] = _sha256(self._building / "Manifest.json")
-        sizes = {name: (self._building / name).stat().st_size for name in digests}
+        (self._building / "Manifest.json").write_text(_manifest(_sha256(self._building / MODEL_FILE), has_weights))
+        files = ["Manifest.json", MODEL_FILE, *([WEIGHT_FILE] if has_weights else [])]
+        sizes = {name: (self._building / name).stat().st_size for name in files}
         move_into_place(self._building, self.path)
         log.info("wrote %s, %d bytes", self.path, sum(sizes.values()))
-        return Written(self.path, sum(sizes.values()), sizes.get(WEIGHT_FILE, 0), dict(self._stored), digests)
+        return Written(self.path, sum(sizes.values()), sizes.get(WEIGHT_FILE, 0), dict(self._stored))
 
     def _check_new(self, key: str) -> None:
         if key in self._stored:
@@ -220,13 +214,12 @@ def _check_block(key: str, shape: Shape, block: Lut, first: Lut) -> None:
         raise PackageError(f"{key} has values in its table that are not finite.")
 
 
-def _manifest(digests: Mapping[str, str]) -> str:
-    """Manifest.json; its identifiers follow from the content, so that equal packages are equal byte by byte."""
-    content = json.dumps(digests, sort_keys=True)
-    items = {MODEL_FILE: "CoreML Model Specification", WEIGHTS_FOLDER: "CoreML Model Weights"}
-    if WEIGHT_FILE not in digests:
-        del items[WEIGHTS_FOLDER]
-    ids = {path: str(uuid.uuid5(uuid.NAMESPACE_OID, f"{path} {content}")) for path in items}
+def _manifest(model_digest: str, has_weights: bool) -> str:
+    """Manifest.json; its identifiers follow from the model, so that equal packages are equal byte by byte."""
+    items = {MODEL_FILE: "CoreML Model Specification"}
+    if has_weights:
+        items[WEIGHTS_FOLDER] = "CoreML Model Weights"
+    ids = {path: str(uuid.uuid5(uuid.NAMESPACE_OID, f"{path} {model_digest}")) for path in items}
     entries = {
         ids[path]: {
             "author": AUTHOR,
