@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from anemone.cli import convert, generate, inspect, plan, verify
+from anemone.cli import convert, diff, execute, generate, inspect, plan, verify
 from anemone.errors import AnemoneError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command("convert")(convert.command)
 app.command("verify")(verify.command)
 app.command("generate")(generate.command)
 app.command("inspect")(inspect.command)
+app.command("execute")(execute.command)
+app.command("diff")(diff.command)
 
 
 def main() -> None:

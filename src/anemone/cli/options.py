@@ -1,12 +1,15 @@
 """Options that several commands share."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from anemone.compress.spec import parse_lut
-from anemone.errors import RecipeError
+from anemone.errors import RecipeError, RequestError
 from anemone.recipe import Recipe
+
+if TYPE_CHECKING:
+    from anemone.execute import Program
 
 Source = Annotated[str, typer.Argument(metavar="SRC", help="Checkpoint: folder, .gguf file or hub id org/name.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
@@ -38,6 +41,37 @@ Prefix = Annotated[str | None, typer.Option("--prefix", help="Start of the packa
 Platform = Annotated[
     str, typer.Option("--platform", metavar="any|ios|macos", help="Refuse files above this platform's limit (1, 2 GB).")
 ]
+
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--inputs", "-i", metavar="[NAME=]FILE", help="Inputs: .npz, .npy, .json or an image; repeatable."),
+]
+Random = Annotated[int | None, typer.Option("--random", metavar="SEED", help="Random inputs in place of files.")]
+Shape = Annotated[
+    list[str] | None, typer.Option("--shape", metavar="NAME=1,64", help="Shape of a random input; repeatable.")
+]
+Function = Annotated[str | None, typer.Option("--function", help="Which function [default: the package's].")]
+Numerics = Annotated[str, typer.Option("--numerics", metavar="MODE", help="float16, float32, ane or ane:CHIP.")]
+
+
+def program_inputs(
+    program: "Program", files: list[str] | None, seed: int | None, shapes: list[str] | None
+) -> dict[str, Any]:
+    """What --inputs or --random give for the default function. Raises RequestError."""
+    from anemone.cli.arrays import parse_shapes, read_inputs
+    from anemone.execute.samples import random_inputs
+
+    function = program.default_function
+    if files and seed is not None:
+        raise RequestError("--inputs and --random exclude each other.")
+    if shapes and seed is None:
+        raise RequestError("--shape is for --random; files bring their own shapes.")
+    if seed is not None:
+        return random_inputs(program, seed, function, parse_shapes(shapes or []))
+    if not files and program.functions[function].inputs:
+        names = ", ".join(program.functions[function].inputs)
+        raise RequestError(f"function {function!r} needs inputs ({names}): give --inputs FILE or --random SEED.")
+    return read_inputs(files or [], program.functions[function])
 
 
 def make_recipe(
