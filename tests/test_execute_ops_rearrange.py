@@ -99,7 +99,7 @@ REARRANGE = [
         Case(
             "local_response_norm", {"x": x},
             {"size": size, "alpha": np.float32(a), "beta": np.float32(b), "k": np.float32(k)},
-            of_torch(lambda x, size, **p: F.local_response_norm(x, size, *(float(p[n]) for n in ("alpha", "beta", "k")))),
+            of_torch(lambda x, size, alpha, beta, k: F.local_response_norm(x, size, *map(float, (alpha, beta, k)))),
         )
         for x, size, a, b, k in ((IMAGE, 3, 0.5, 0.75, 1), (real(1, 5, 6), 5, 1, 0.5, 2), (IMAGE, 2, 0.25, 1, 1))
     ],
