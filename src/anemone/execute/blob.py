@@ -42,7 +42,7 @@ class BlobFile:
             raise ExecuteError(f"{where} is stored as {_TYPES.get(kind, f'type {kind}')}, but the program says {dtype}")
         bits = packed_bits(dtype)
         itemsize = stored_type(dtype)
-        if itemsize is None:
+        if itemsize is None or dtype == "string":
             raise ExecuteError(f"{where} has type {dtype}, which cannot be read")
         need = -(-count * bits // 8) if bits else count * itemsize.itemsize
         if size != need or start + size > len(self._map):

@@ -11,7 +11,8 @@ from anemone.errors import ExecuteError
 from anemone.execute import files, proto
 from anemone.execute.blob import BlobFile
 from anemone.execute.constexpr import constexpr
-from anemone.execute.dtypes import Shape
+from anemone.execute.damage import blamed_on, check_size
+from anemone.execute.dtypes import Shape, packed_bits
 from anemone.execute.formats import read_model
 from anemone.execute.stored import Plain, Stored, plain_blob, plain_values
 
@@ -78,7 +79,7 @@ class Package:
         return (*described, *sorted(set(self.program.functions) - set(described)))
 
     def inputs(self, function: str) -> tuple[Var, ...]:
-        """The inputs and states of a function, in order."""
+        """The inputs and states of a function, in order. Raises ExecuteError."""
         return tuple(self.var(v) for v in self.program.functions[function].inputs)
 
     def function(self, name: str) -> Function:
@@ -87,7 +88,8 @@ class Package:
         if message.opset not in message.block_specializations:
             raise ExecuteError(f"function {name!r} has no block for its opset {message.opset!r}: a damaged package")
         constants: dict[str, Stored] = {}
-        body = self._block(message.block_specializations[message.opset], constants)
+        with blamed_on(f"function {name!r} of {self.path}"):
+            body = self._block(message.block_specializations[message.opset], constants)
         return Function(name, message.opset, self.inputs(name), body, constants)
 
     def _block(self, message: Any, constants: dict[str, Stored]) -> Block:
@@ -97,15 +99,30 @@ class Package:
 
     def _ops(self, messages: Any, constants: dict[str, Stored]) -> Iterator[Op]:
         for message in messages:
-            kind = message.type
-            if kind == "const":
-                output = message.outputs[0].name
-                constants[output] = self._value(message.attributes["val"], output)
-            elif kind.startswith("constexpr_"):
-                results = constexpr(kind, self._constexpr_inputs(message, constants))
-                constants.update(zip((o.name for o in message.outputs), results, strict=True))
+            if message.type == "const":
+                self._define(message, (self._value(message.attributes["val"], _first_name(message)),), constants)
+            elif message.type.startswith("constexpr_"):
+                with blamed_on(f"{message.type} {_first_name(message)!r}"):
+                    results = constexpr(message.type, self._constexpr_inputs(message, constants))
+                self._define(message, results, constants)
             else:
                 yield self._op(message, constants)
+
+    def _define(self, message: Any, results: tuple[Stored, ...], constants: dict[str, Stored]) -> None:
+        """Name the constants of an operation, which must be what it declares."""
+        if len(message.outputs) != len(results):
+            raise ExecuteError(f"{message.type} {_first_name(message)!r} has {len(message.outputs)} results")
+        for output, stored in zip(message.outputs, results, strict=True):
+            var = self._type(output.type, output.name)
+            same = var.shape == stored.shape and (var.dtype == stored.dtype or packed_bits(var.dtype))
+            if var.dtype != "list" and not same:
+                raise ExecuteError(
+                    f"constant {output.name!r} is declared as {var.dtype} {list(var.shape)}, "
+                    f"but its value is {stored.dtype} {list(stored.shape)}"
+                )
+            if constants.get(output.name, stored) is not stored:
+                raise ExecuteError(f"constant {output.name!r} is defined twice")
+            constants[output.name] = stored
 
     def _op(self, message: Any, constants: dict[str, Stored]) -> Op:
         outputs = tuple(self.var(v) for v in message.outputs)
@@ -133,6 +150,8 @@ class Package:
         """Operands of a constexpr operation: inputs since iOS18, attributes before."""
         result = {key: self._value(value, key) for key, value in message.attributes.items() if key != "name"}
         for key, argument in message.inputs.items():
+            if len(argument.arguments) != 1:
+                raise ExecuteError(f"{message.type} has {len(argument.arguments)} values for its input {key}")
             operand = self._operand(argument.arguments[0], constants, key)
             if isinstance(operand, str):
                 raise ExecuteError(f"{message.type} needs constants, but its input {key} is the value {operand!r}")
@@ -140,7 +159,13 @@ class Package:
         return result
 
     def _value(self, message: Any, name: str) -> Stored:
+        if message.WhichOneof("value") is None:
+            raise ExecuteError(f"constant {name!r} has no value")
         var = self._type(message.type, name)
+        if -1 in var.shape:
+            raise ExecuteError(f"constant {name!r} has a size that is not known")
+        if var.dtype == "list":
+            return _texts_or_numbers(message.immediateValue.list.values, name)
         if message.WhichOneof("value") == "blobFileValue":
             blob = message.blobFileValue
             return plain_blob(self._blob(blob.fileName), blob.offset, var.dtype, var.shape)
@@ -155,8 +180,10 @@ class Package:
         return self._blobs[name]
 
     def var(self, message: Any) -> Var:
-        """A named value type."""
-        return self._type(message.type, message.name)
+        """A named value type. Raises ExecuteError for tensors that cannot be held."""
+        var = self._type(message.type, message.name)
+        check_size(var.shape, var.name)
+        return var
 
     def _type(self, message: Any, name: str) -> Var:
         kind = message.WhichOneof("type")
@@ -180,6 +207,20 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
     "doubles": lambda m: np.array(m.doubles.values, np.float64),
     "bytes": lambda m: np.frombuffer(m.bytes.values, np.uint8),
 }
+
+
+def _texts_or_numbers(values: Any, name: str) -> Stored:
+    """A list of scalars, such as the labels of a classifier, as a vector."""
+    parts = [_immediate(value.immediateValue.tensor) for value in values]
+    if any(part.size != 1 for part in parts):
+        raise ExecuteError(f"constant {name!r} is a list of tensors; only lists of scalars are supported")
+    array = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    return Plain(array, "string" if array.dtype.kind == "U" else str(array.dtype), array.shape)
+
+
+def _first_name(message: Any) -> str:
+    """The name of an operation's first result."""
+    return str(message.outputs[0].name) if message.outputs else ""
 
 
 def _immediate(tensor: Any) -> Any:

@@ -96,7 +96,7 @@ def _scalar(dtype: str) -> Type:
 def _tensor(word: str) -> Type:
     match = _TENSOR.fullmatch(word)
     if match is None or match[1] not in DTYPES:
-        raise ValueError(f"{match[1] if match else word!r} is no type of tensor elements")
+        raise ValueError(f"{match[1] if match else word} is no type of tensor elements")
     sizes = match[2].split(",") if match[2].strip() else []
     if len(sizes) > DEEPEST:
         raise ValueError(f"a tensor has {len(sizes)} dimensions; no more than {DEEPEST} are possible")
