@@ -11,7 +11,7 @@ from anemone.execute.dtypes import Array
 from anemone.execute.ops.registry import Kernel, Node, op
 
 PAD_TYPES = ("valid", "custom", "same", "same_lower")
-_COLUMNS = 1 << 22  # elements of the patch matrix built at once
+_COLUMNS = 1 << 19  # elements of the patch matrix built at once: 2 MB
 
 
 @op("conv")
@@ -91,24 +91,40 @@ def paddings(
 
 
 def _convolve(x: Array, weight: Array, strides: tuple[int, ...], dilations: tuple[int, ...], groups: int) -> Array:
-    """Without padding: patches as a matrix, one product per group."""
-    kernel = weight.shape[2:]
-    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    axes = tuple(range(2, x.ndim))
-    windows: Any = sliding_window_view(x, tuple(extents), axis=axes)  # type: ignore[call-overload]
-    windows = windows[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
-    windows = windows[(..., *(slice(None, None, d) for d in dilations))]
+    """Without padding: patches as columns of a matrix, one product per group."""
+    windows: Any = _windows(x, weight.shape[2:], strides, dilations)
+    spatial = weight.ndim - 2
+    if weight.shape[1] == 1 and groups > 1:
+        return _depthwise(windows, weight, groups)
     batch, channels = x.shape[:2]
-    out_shape = windows.shape[2 : 2 + len(kernel)]
-    # (N, out..., C, kernel...)
-    windows = np.moveaxis(windows, 1, 1 + len(kernel))
+    out = windows.shape[-spatial:]
     filters = weight.reshape(groups, len(weight) // groups, -1)  # (G, O/G, C/G * kernel)
-    result = np.empty((batch, len(weight), *out_shape), np.float32)
-    rows = max(1, _COLUMNS // max(1, prod(out_shape[1:]) * channels * prod(kernel)))
+    result = np.empty((batch, len(weight), *out), np.float32)
+    rows = max(1, _COLUMNS // max(1, prod(out[1:]) * channels * prod(weight.shape[2:])))
     for item in range(batch):
-        for start in range(0, out_shape[0], rows):
-            part = windows[item, start : start + rows]
-            columns = part.reshape(prod(part.shape[: len(kernel)]), groups, -1)  # (positions, G, C/G * kernel)
-            product = filters @ columns.transpose(1, 2, 0)  # (G, O/G, positions)
-            result[item, :, start : start + rows] = product.reshape(len(weight), *part.shape[: len(kernel)])
+        for start in range(0, out[0], rows):
+            part = windows[(item, ..., slice(start, start + rows), *(slice(None),) * (spatial - 1))]
+            size = part.shape[-spatial:]
+            columns = part.reshape(groups, filters.shape[2], prod(size))  # (G, C/G * kernel, positions)
+            result[item, :, start : start + rows] = (filters @ columns).reshape(len(weight), *size)
     return result
+
+
+def _windows(x: Array, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]) -> Array:
+    """A view (N, C, *kernel, *out) of x: what each tap of the kernel sees."""
+    extents = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    found: Any = sliding_window_view(x, extents, axis=tuple(range(2, x.ndim)))  # type: ignore[call-overload]
+    found = found[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
+    found = found[(..., *(slice(None, None, d) for d in dilations))]
+    return np.moveaxis(found, range(2, x.ndim), range(-len(kernel), 0))
+
+
+def _depthwise(windows: Array, weight: Array, groups: int) -> Array:
+    """One input channel per group: scaled copies of it, tap by tap."""
+    spatial = weight.ndim - 2
+    filters = weight.reshape(groups, -1, *weight.shape[2:], *(1,) * spatial)  # (G, O/G, *kernel, 1...)
+    out = windows.shape[-spatial:]
+    result = np.zeros((len(windows), groups, filters.shape[1], *out), np.float32)
+    for tap in np.ndindex(*weight.shape[2:]):
+        result += filters[(slice(None), slice(None), *tap)] * windows[(slice(None), slice(None), None, *tap)]
+    return result.reshape(len(windows), len(weight), *out)
