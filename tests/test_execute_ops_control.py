@@ -16,8 +16,9 @@ from coremltools.converters.mil.mil import Builder as mb  # noqa: E402
 from coremltools.converters.mil.mil import Function, types  # noqa: E402
 from coremltools.converters.mil.mil import Program as MilProgram  # noqa: E402
 
-COVERS = {"cond": "python", "while_loop": "python, torch"} | dict.fromkeys(
-    ("make_list", "list_length", "list_read", "list_write", "list_gather", "list_scatter"), "python"
+COVERS = dict.fromkeys(
+    ("cond", "while_loop", "make_list", "list_length", "list_read", "list_write", "list_gather", "list_scatter"),
+    "python",
 )
 
 

@@ -127,7 +127,7 @@ SINCE_16 = [
 FAMILIES = {"rearrange": REARRANGE, "since iOS16": SINCE_16}
 
 
-@pytest.mark.parametrize("opset", ["iOS15", "iOS16", "iOS17", "iOS18"])
+@pytest.mark.parametrize("opset", ["iOS15", "iOS16", "iOS18"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family(family, opset, tmp_path):
     if family == "rearrange" or opset != "iOS15":
@@ -221,26 +221,27 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("opset", ["iOS15", "iOS16"])
-def test_non_maximum_suppression(opset, tmp_path):
-    """Also when no box has a sufficient score: the best one comes then. The last case is of coremltools' own tests."""
-    cases = [
+LINE_OF_BOXES = np.repeat(np.arange(4, dtype=np.float32), 4).reshape(1, 4, 4)
+LINE_OF_MARKS = np.array([[[-3.5], [9.4], [2.3], [0.7]]], np.float32)
+SUPPRESSION = [
+    *[
         Case("non_maximum_suppression", {"boxes": PLACES, "scores": MARKS}, {**settings, "score_threshold": least},
              by("loop", suppressed))
         for settings in SETTINGS for least in (np.float32(-5), np.float32(0.5), np.float32(9))
-    ]  # fmt: skip
-    line = np.repeat(np.arange(4, dtype=np.float32), 4).reshape(1, 4, 4)
-    marks = np.array([[[-3.5], [9.4], [2.3], [0.7]]], np.float32)
-    cases.append(
-        Case(
-            "non_maximum_suppression",
-            {"boxes": line, "scores": marks},
-            {"iou_threshold": np.float32(0.2), "score_threshold": np.float32(0.4), "max_boxes": 2,
-             "per_class_suppression": True},
-            published(line[:, 1:3], marks[:, 1:3], [[1, 2]], [2]),
-        )
-    )  # fmt: skip
-    check(cases, tmp_path, 1e-5, opset)
+    ],
+    Case(
+        "non_maximum_suppression", {"boxes": LINE_OF_BOXES, "scores": LINE_OF_MARKS},
+        {"iou_threshold": np.float32(0.2), "score_threshold": np.float32(0.4), "max_boxes": 2,
+         "per_class_suppression": True},
+        published(LINE_OF_BOXES[:, 1:3], LINE_OF_MARKS[:, 1:3], [[1, 2]], [2]),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", ["iOS15", "iOS16"])
+def test_non_maximum_suppression(opset, tmp_path):
+    """Also when no box has a sufficient score: the best one comes then."""
+    check(SUPPRESSION, tmp_path, 1e-5, opset)
 
 
 @pytest.mark.parametrize("opset", ["iOS17", "iOS18"])

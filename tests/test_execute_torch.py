@@ -8,6 +8,7 @@ from torch import nn
 
 from anemone.execute import Program
 
+COVERS = dict.fromkeys(("read_state", "write_state", "slice_update"), "Apple's frontend")
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, CONTEXT, LAYERS, VOCAB = 64, 4, 2, 16, 24, 2, 50
 
 

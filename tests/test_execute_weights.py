@@ -13,6 +13,13 @@ from anemone.execute.numerics import round_half, widen
 from anemone.execute.stored import Plain
 
 RNG = np.random.default_rng(11)
+COVERS = {"const": "coremltools"} | dict.fromkeys(
+    [
+        "constexpr_lut_to_dense", "constexpr_lut_to_sparse", "constexpr_blockwise_shift_scale", "constexpr_cast",
+        "constexpr_sparse_blockwise_shift_scale", "constexpr_sparse_to_dense", "constexpr_affine_dequantize",
+    ],
+    "coremltools",
+)  # fmt: skip
 coremltools()
 
 

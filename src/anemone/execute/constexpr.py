@@ -249,7 +249,7 @@ def _int(args: Mapping[str, Stored], name: str) -> int:
     return int(args[name].array()) if name in args else 0
 
 
-_KINDS: dict[str, Callable[[Mapping[str, Stored]], tuple[Stored, ...]]] = {
+KINDS: dict[str, Callable[[Mapping[str, Stored]], tuple[Stored, ...]]] = {
     "constexpr_lut_to_dense": _lut_to_dense,
     "constexpr_lut_to_sparse": _lut_to_sparse,
     "constexpr_blockwise_shift_scale": lambda args: (ShiftScale(args["data"], args["scale"], args.get("offset")),),
@@ -262,9 +262,9 @@ _KINDS: dict[str, Callable[[Mapping[str, Stored]], tuple[Stored, ...]]] = {
 
 def constexpr(kind: str, args: Mapping[str, Stored]) -> tuple[Stored, ...]:
     """The constants that a constexpr operation stands for. Raises ExecuteError."""
-    if kind not in _KINDS:
-        raise ExecuteError(f"{kind} is not supported; supported are {', '.join(sorted(_KINDS))}")
+    if kind not in KINDS:
+        raise ExecuteError(f"{kind} is not supported; supported are {', '.join(sorted(KINDS))}")
     try:
-        return _KINDS[kind](args)
+        return KINDS[kind](args)
     except KeyError as error:
         raise ExecuteError(f"{kind} has no input {error}") from error
