@@ -55,14 +55,14 @@ def _bin_of_point(points: Points, count: int) -> NDArray[np.int64]:
     worth = np.cbrt(gap, out=gap)
 
     limit = np.add.reduceat(worth, start) / (count - 1)
-    for _ in range(4):  # towards the limit at which all bins are used, from above
-        clipped = np.minimum(worth, np.repeat(limit, counts))
-        limit = np.add.reduceat(clipped, start) / (count - 1)
+    for _ in range(4):  # Newton's steps towards the limit at which all bins are used, from above
+        wide = worth >= np.repeat(limit, counts)
+        spare = count - 1 - np.add.reduceat(wide, start, dtype=np.int64)
+        limit = (np.add.reduceat(np.where(wide, 0, worth), start) / np.maximum(spare, 1)).astype(np.float32)
     few = counts <= count
-    scale = np.where(few, np.inf, ONE / limit.astype(np.float64))
+    limit = np.where(few, 0, limit).astype(np.float64)
     widest = np.where(few, count * ONE // counts, ONE)
-    with np.errstate(invalid="ignore"):  # 0 * inf: the first point of a group with few
-        steps = worth * np.repeat(scale, counts)
+    steps = worth * np.repeat(ONE / np.maximum(limit, np.finfo(np.float32).tiny), counts)
     steps[start] = 0
     place = np.cumsum(np.minimum(steps, np.repeat(widest, counts)).astype(np.int64))
     place -= np.repeat(place[start], counts)

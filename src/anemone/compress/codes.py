@@ -26,3 +26,8 @@ def last_code_to(limits: NDArray[np.floating[Any]]) -> NDArray[np.int16]:
     """The code of the largest fp16 value that is not above each limit (finite, at most 65504 in size)."""
     nearest = limits.astype(np.float16)
     return to_codes(nearest) - (nearest > limits).astype(np.int16)
+
+
+def rounding(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What each value (at most 65504 in size) changes by when it is rounded to fp16."""
+    return values.astype(np.float16) - values

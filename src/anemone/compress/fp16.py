@@ -64,9 +64,12 @@ def _lost(block: NDArray[Any], size: NDArray[np.uint16]) -> Fp16Loss:
 
 
 def _too_large(array: NDArray[Any], name: str) -> CheckpointError:
+    size = np.abs(array.astype(np.float64)).reshape(-1)
     with np.errstate(over="ignore"):
-        count = np.count_nonzero(~np.isfinite(array.astype(np.float16)))
+        count = np.count_nonzero(~np.isfinite(size.astype(np.float16)))
+    nans = np.count_nonzero(np.isnan(size))
+    which = f"{nans} are not numbers" if nans else f"the largest is {size.max():g}, the limit {LARGEST:g}"
     return CheckpointError(
-        f"{name} has {count} values that fp16 cannot hold (largest {np.abs(array).max():g}, the limit is {LARGEST:g}); "
+        f"{name} has {count} values that fp16 cannot hold ({which}); "
         "the model needs scaling before it can run on the Neural Engine"
     )

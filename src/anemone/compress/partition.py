@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anemone.compress.bins import Bins
+from anemone.compress.codes import rounding
 
 SIDE_BY_SIDE = 1 << 14
 """Numbers handled at a time, groups times bins: an operation's operands stay in the cache."""
@@ -13,7 +14,7 @@ def best_edges(bins: Bins, clusters: int) -> NDArray[np.int64]:
     """Where clusters of least squared error begin and end (clusters + 1, groups): bins, from 0 to their number."""
     count, groups = bins.weight.shape[0] - 1, bins.weight.shape[1]
     edges = np.empty((clusters + 1, groups), np.int64)
-    open_groups, window = np.arange(groups), min(4 * count // clusters, count)
+    open_groups, window = np.arange(groups), min(3 * count // clusters, count)
     while open_groups.size:
         sure = np.empty(open_groups.size, np.bool_)
         step = max(1, SIDE_BY_SIDE // count)
@@ -21,7 +22,7 @@ def best_edges(bins: Bins, clusters: int) -> NDArray[np.int64]:
             some = open_groups[at : at + step]
             edges[:, some] = found = _edges_within(bins, some, clusters, window)
             widest = np.diff(found, axis=0).max(axis=0)
-            sure[at : at + step] = (2 * widest <= window) | (window == count)
+            sure[at : at + step] = (3 * widest <= 2 * window) | (window == count)
         open_groups, window = open_groups[~sure], min(2 * window, count)
     return edges
 
@@ -61,6 +62,7 @@ def _costs(bins: Bins, some: NDArray[np.int64], window: int) -> NDArray[np.float
     for width in range(1, window + 1):
         mass = np.maximum(weight[width:] - weight[:-width], np.finfo(np.float64).tiny)
         moment = first[width:] - first[:-width]
-        error = second[width:] - second[:-width] - moment * moment / mass
+        mean = moment / mass
+        error = second[width:] - second[:-width] - moment * mean + mass * rounding(mean) ** 2
         np.maximum(error, 0, out=cost[width, width:], casting="same_kind")
     return cost

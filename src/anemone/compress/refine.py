@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from anemone.compress.codes import rounding
 from anemone.compress.points import Points
 
 REACH = 2
@@ -47,8 +48,8 @@ def _best_nearby(
     mass, sums = weight[places], moment[places]
     mass = mass[1:, None] - mass[:-1, :, None]  # (clusters, moves of the begin, moves of the end, groups)
     sums = sums[1:, None] - sums[:-1, :, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        gain = np.where(mass > 0, sums * sums / mass, np.where(mass < 0, -np.inf, 0))
+    mean = np.divide(sums, mass, out=np.zeros_like(sums), where=mass > 0)
+    gain = np.where(mass < 0, -np.inf, sums * mean - mass * rounding(mean) ** 2)
     gain -= gain[:, REACH, REACH][:, None, None]
 
     best = np.empty((len(gain), *places.shape[1:]))  # of all clusters before, by the place of the next one's begin
