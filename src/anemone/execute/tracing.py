@@ -1,6 +1,6 @@
 """A run of a function beside its float32 run, op by op: how large values get, what is lost, and where it breaks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -91,9 +91,9 @@ def trace(
 ) -> Trace:
     """Run a function in the program's mode and in float32, in lock step on the same inputs.
 
-    ``state`` ends as predict() would leave it. Operations are flagged that give infinity or NaN where float32 does not,
-    or whose own arithmetic leaves less than ``min_snr`` dB; in an ``ane`` mode also those that the hardware is known to
-    compute badly. Raises ExecuteError as predict() does.
+    ``state`` ends as predict() would leave it. Operations are flagged that give infinity or NaN where float32 would not
+    on the same operands, or whose own arithmetic leaves less than ``min_snr`` dB; in an ``ane`` mode also those that
+    the hardware is known to compute badly. Raises ExecuteError as predict() does.
     """
     mirror = state.copy() if state is not None else None
     plan, values, outputs = program.bind(inputs, state, function)
@@ -104,9 +104,9 @@ def trace(
     ops, flags = [], []
     with np.errstate(all="ignore"):
         for step, exact_step in zip(plan.steps, exact.steps, strict=True):
-            found, reference = run.advance(step, exact_step)
+            found, born = run.advance(step, exact_step)
             ops.append(found)
-            flags += _flags(found, reference, min_snr, native=bool(program.numerics.chip))
+            flags += _flags(found, born, min_snr, native=bool(program.numerics.chip))
         specs = program.functions[plan.function].outputs
         values = {name: run.slots[plan.places[name]] for name in outputs}
         results = {
@@ -124,8 +124,8 @@ class _Run:
         self.slots, self.exact_slots = plan.begin(values), exact.begin(exact_values)
         self._names = {place: name for name, place in exact.places.items()}
 
-    def advance(self, step: Step, exact_step: Step) -> tuple[OpTrace, Array | None]:
-        """Both runs by one operation: what it gave, and its first float32 result."""
+    def advance(self, step: Step, exact_step: Step) -> tuple[OpTrace, str]:
+        """Both runs by one operation: what it gave, and whether infinity or NaN were born in it."""
         names = [name for group in step.op.inputs.values() for name in group if isinstance(name, str)]
         operands = {name: self.slots[self.plan.places[name]] for name in names}
         exempt = DEFINITIONS[step.op.kind].moves or step.bodies or step.op.kind.startswith("random_")
@@ -136,11 +136,12 @@ class _Run:
             var.name: self.slots[result.slot] for var, result in zip(step.op.outputs, step.results, strict=True)
         }
         first = next(iter(results.values()), None)
+        sound = alone if alone is not None else _sum_of_ends(operands.values())
         reference = self.exact_slots[exact_step.results[0].slot] if results else None
         found = _describe(step, first, reference, alone, bytes_read(step.op, operands, self.plan.dtypes, results))
         for i, j in zip(step.dead, exact_step.dead, strict=True):
             self.slots[i] = self.exact_slots[j] = None
-        return found, reference
+        return found, _born(first, sound)
 
     def _operand(self, exact_slot: int) -> Any:
         """What the float32 kernel takes from this slot, as this run has it."""
@@ -155,6 +156,24 @@ def _alone(step: Step, operands: Sequence[Any]) -> Array | None:
     if isinstance(result, tuple):
         result = result[0] if result else None
     return None if result is None else np.asarray(result)
+
+
+def _sum_of_ends(operands: Iterable[Any]) -> Array | None:
+    """A number that is finite when all operands are."""
+    floats = [x for x in operands if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.size]
+    return np.array(sum(float(x.max()) + float(x.min()) for x in floats)) if floats else None
+
+
+def _born(value: Any, sound: Array | None) -> str:
+    """ "nan" or "overflow" where the result is not finite although ``sound``, of its shape or one number, is."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or sound is None:
+        return ""
+    fine = np.isfinite(sound)
+    if fine.shape not in ((), value.shape):
+        return ""
+    if bool(np.any(np.isnan(value) & fine)):
+        return "nan"
+    return "overflow" if bool(np.any(np.isinf(value) & fine)) else ""
 
 
 def _describe(step: Step, value: Any, reference: Any, alone: Array | None, size: int) -> OpTrace:
@@ -190,17 +209,15 @@ def snr(reference: Array, value: Array) -> float | None:
     return float(10 * np.log10(max(signal, 1e-300) / noise))
 
 
-def _flags(op: OpTrace, reference: Any, min_snr: float, native: bool) -> list[Flag]:
+def _flags(op: OpTrace, born: str, min_snr: float, native: bool) -> list[Flag]:
     found = []
     for hazard in HAZARDS if native else ():
         if hazard.kind == op.kind:
             message = f"{hazard.says}; emit {hazard.instead} ({hazard.source})"
             found.append(Flag(op.name, op.kind, "native", hazard.severity, message))
-    finite = reference is None or bool(np.all(np.isfinite(reference)))
-    if op.nan and finite:
-        found.append(Flag(op.name, op.kind, "nan", "error", f"{op.nan:.2%} of its values are NaN"))
-    if op.inf and finite:
-        found.append(Flag(op.name, op.kind, "overflow", "error", f"{op.inf:.2%} of its values are infinite"))
+    if born:
+        share, what = (op.nan, "NaN") if born == "nan" else (op.inf, "infinite")
+        found.append(Flag(op.name, op.kind, born, "error", f"{share:.2%} of its values are {what}"))
     if op.own_snr_db is not None and op.own_snr_db < min_snr:
         noise = f"its result is only {op.own_snr_db:.1f} dB above its error; {op.subnormal:.0%} of it is subnormal"
         found.append(Flag(op.name, op.kind, "snr", "error", noise))
