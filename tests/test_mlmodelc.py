@@ -293,7 +293,7 @@ WRONG = {
     ),
     "absolute": (
         HEAD + Y.replace("x = x", BLOB.format("/etc/passwd", 0)) + TAIL,
-        "only names that begin with @model_path/",
+        "their names must begin with @model_path/",
     ),
     "negative offset": (
         HEAD + Y.replace("x = x", BLOB.format("@model_path/w", -1)) + TAIL,

@@ -11,7 +11,7 @@ from anemone.cli.output import print_facts, print_json, print_table, size
 if TYPE_CHECKING:
     from anemone.package.read import Feature, PackageInfo
 
-Target = Annotated[Path, typer.Argument(metavar="PATH", help="A .mlpackage or a bundle folder.")]
+Target = Annotated[Path, typer.Argument(metavar="PATH", help="A .mlpackage, a .mlmodelc or a bundle folder.")]
 
 
 def command(path: Target, as_json: options.Json = False) -> None:
@@ -30,11 +30,20 @@ def command(path: Target, as_json: options.Json = False) -> None:
         for package in packages:
             print_package(package)
         return
-    package = read_package(path)
+    package = read_compiled(path) if path.suffix == ".mlmodelc" else read_package(path)
     if as_json:
         print_json(as_dict(package))
     else:
         print_package(package)
+
+
+def read_compiled(path: Path) -> "PackageInfo":
+    """A compiled model, whose program is text that the executor reads."""
+    from anemone.execute.formats import TEXT, read_model
+    from anemone.package.read import describe
+
+    model, folder = read_model(path)
+    return describe(path, model, folder, folder / TEXT)
 
 
 def as_dict(package: "PackageInfo") -> dict[str, Any]:

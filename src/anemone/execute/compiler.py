@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from anemone.errors import AnemoneError, ExecuteError
+from anemone.execute.damage import blamed_on
 from anemone.execute.dtypes import Array, Shape, carrier_type
 from anemone.execute.fusion import fuse
 from anemone.execute.inplace import analyse, last_uses
@@ -105,8 +106,8 @@ class Plan:
             if step.bodies:
                 operands.insert(0, [partial(self._enter, body, slots, observe) for body in step.bodies])
             _keep(step, step.run(*operands), operands, slots)
-        except MemoryError:
-            raise
+        except MemoryError as error:
+            raise ExecuteError(f"{_where(step.op, self.function)} needs more memory than there is") from error
         except AnemoneError as error:
             raise ExecuteError(f"{_where(step.op, self.function)}: {error}") from error
         except Exception as error:
@@ -148,7 +149,8 @@ def compile_function(function: Function, weights: Weights, numerics: Numerics, f
 
     Raises ExecuteError for operations that are not known or not as MIL defines them.
     """
-    return _Compiler(function, weights, numerics).plan(fused)
+    with blamed_on(f"function {function.name!r}"):
+        return _Compiler(function, weights, numerics).plan(fused)
 
 
 class _Compiler:

@@ -7,6 +7,7 @@ from anemone.errors import ExecuteError
 
 _LARGEST = 2**31 - 1  # bytes of a message; also the limit for texts
 _PREFIX = "@model_path/"
+_SHOWN = 200  # characters of a name in a message
 
 
 def model_file(package: Path) -> Path:
@@ -19,7 +20,7 @@ def model_file(package: Path) -> Path:
         content = json.loads(read_text(inside(package, manifest)))
         item = content["itemInfoEntries"][content["rootModelIdentifier"]]["path"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ExecuteError(f"{manifest} is damaged: {error}") from error
+        raise ExecuteError(f"{manifest} is damaged and names no model: {str(error)[:_SHOWN]}") from error
     return inside(package, package / "Data" / str(item))
 
 
@@ -29,23 +30,22 @@ def weight_file(package: Path, folder: Path, name: str) -> Path:
     Raises ExecuteError.
     """
     if not name.startswith(_PREFIX):
-        raise ExecuteError(f"weights in {name[:200]!r} cannot be found: only names that begin with {_PREFIX} are known")
+        raise ExecuteError(f"weights in {name[:_SHOWN]!r} cannot be found: their names must begin with {_PREFIX}")
     return inside(package, folder / name.removeprefix(_PREFIX))
 
 
 def inside(package: Path, path: Path) -> Path:
     """``path`` if it is a file of the package, links followed. Raises ExecuteError."""
+    shown = repr(str(path)[: len(str(package)) + _SHOWN])
     try:
         resolved = path.resolve()
-        if not resolved.is_relative_to(package.resolve()):
-            raise ExecuteError(
-                f"{package} names a file outside itself: {path}; "
-                "if it holds links, copy it with the files that they lead to"
-            )
-        if not resolved.is_file():
-            raise ExecuteError(f"{package} names a file that does not exist: {path}")
+        within, found = resolved.is_relative_to(package.resolve()), resolved.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # names too long, zero bytes in them, links in a circle
-        raise ExecuteError(f"{package} names a file that cannot be: {str(path)[:200]!r}: {error}") from error
+        raise ExecuteError(f"{package} names a file that cannot be, {shown}") from error
+    if not within:
+        raise ExecuteError(f"{package} names a file outside itself, {shown}; copy it with the files that links lead to")
+    if not found:
+        raise ExecuteError(f"{package} names a file that does not exist, {shown}")
     return resolved
 
 

@@ -8,7 +8,7 @@ from anemone.execute import files, proto
 from anemone.execute.text.description import fill_description, read_metadata
 from anemone.execute.text.parser import parse_program
 
-_TEXT = "model.mil"
+TEXT = "model.mil"
 _OTHER_KINDS = {
     "neuralNetwork": "a neural network, the format before ML Programs",
     "neuralNetworkClassifier": "a neural network, the format before ML Programs",
@@ -29,14 +29,14 @@ def read_model(path: Path) -> tuple[Any, Path]:
         raise ExecuteError(_about_file(path))
     if (path / "Manifest.json").exists() or not _is_compiled(path):
         file = files.model_file(path)
-        model = proto.parse_model(files.read_bytes(file))
+        model = proto.parse_model(files.read_bytes(file), file)
         _check_kind(path, model)
         return model, file.parent
     return _compiled(path), path
 
 
 def _is_compiled(path: Path) -> bool:
-    return path.is_dir() and (path.suffix == ".mlmodelc" or (path / _TEXT).exists())
+    return path.is_dir() and (path.suffix == ".mlmodelc" or (path / TEXT).exists())
 
 
 def _about_file(path: Path) -> str:
@@ -45,7 +45,7 @@ def _about_file(path: Path) -> str:
         return f"{path} is the program of a compiled model; give the folder that holds it"
     if path.suffix != ".mlmodel":
         return f"{path} is a file; give a .mlpackage or .mlmodelc folder"
-    model = proto.parse_model(files.read_bytes(path))
+    model = proto.parse_model(files.read_bytes(path), path)
     _check_kind(path, model)
     return f"{path} is the model file of an ML Program, which runs only with its weights: give the .mlpackage folder"
 
@@ -60,9 +60,9 @@ def _check_kind(path: Path, model: Any) -> None:
 
 def _compiled(path: Path) -> Any:
     """The Model message that a compiled folder stands for."""
-    if not (path / _TEXT).exists():
+    if not (path / TEXT).exists():
         raise ExecuteError(_about_compiled(path))
-    text = files.read_text(files.inside(path, path / _TEXT))
+    text = files.read_text(files.inside(path, path / TEXT))
     metadata = {}
     if (path / "metadata.json").exists():
         file = files.inside(path, path / "metadata.json")
@@ -73,7 +73,7 @@ def _compiled(path: Path) -> Any:
     model = proto.new_model()
     version = metadata.get("specificationVersion")
     model.specificationVersion = version if isinstance(version, int) and 0 < version < 1000 else 0
-    functions = parse_program(text, str(path / _TEXT), model.mlProgram)
+    functions = parse_program(text, str(path / TEXT), model.mlProgram)
     fill_description(model, functions, metadata, proto.dtype_names())
     return model
 
@@ -84,4 +84,4 @@ def _about_compiled(path: Path) -> str:
         return f"{path} holds {_OTHER_KINDS['pipeline']}; {_ONLY}: give one of its parts, such as {path / 'model0'}"
     if any((path / name).exists() for name in ("model.espresso.net", "neural_network_optionals")):
         return f"{path} holds {_OTHER_KINDS['neuralNetwork']}; {_ONLY}"
-    return f"{path} has no {_TEXT}: it is damaged, or it holds a model of another kind than an ML Program"
+    return f"{path} has no {TEXT}: it is damaged, or it holds a model of another kind than an ML Program"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from anemone.errors import ExecuteError
+from anemone.execute.damage import check_size
 from anemone.execute.dtypes import Array, Shape, carrier_type, stored_type
 from anemone.execute.images import image, image_spec, pixels
 from anemone.execute.numerics import Numerics, widen
@@ -28,7 +29,7 @@ def read_signature(package: Package, function: str) -> Signature:
         if var.state:
             states[var.name] = TensorSpec(var.name, var.dtype, var.shape)
         else:
-            inputs[var.name] = _input_spec(var, described.get(var.name))
+            inputs[var.name] = _checked(_input_spec(var, described.get(var.name)), var)
     outputs = {}
     for feature in description.output:
         outputs[feature.name] = _output_spec(feature.name, feature.type)
@@ -60,6 +61,18 @@ def _input_spec(var: Var, described: Any) -> TensorSpec:
     elif not ranges and -1 in var.shape:
         ranges = tuple((1, -1) if n == -1 else (n, n) for n in var.shape)
     return TensorSpec(var.name, var.dtype, default, shapes, ranges, _default_value(described))
+
+
+def _checked(spec: TensorSpec, var: Var) -> TensorSpec:
+    """The spec if its shapes are possible ones of the program's input. Raises ExecuteError."""
+    for shape in (spec.shape, *spec.shapes):
+        sizes = zip(shape, var.shape, strict=False)
+        if len(shape) != len(var.shape) or any(n != m and not (m == -1 and n >= -1) for n, m in sizes):
+            raise ExecuteError(
+                f"input {var.name!r} is described as {list(shape)}, but the program takes {list(var.shape)}"
+            )
+        check_size(shape, var.name)
+    return spec
 
 
 def _default_value(described: Any) -> float | None:

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,8 +23,8 @@ def _messages(module: str) -> Any:
     return importlib.import_module(f"{_PRIVATE_NAME}.{module}")
 
 
-def parse_model(data: bytes) -> Any:
-    """The Model message in these bytes. Raises ExecuteError when they are none."""
+def parse_model(data: bytes, file: Path) -> Any:
+    """The Model message in the content of ``file``. Raises ExecuteError when it is none."""
     model_pb2 = _messages("Model_pb2")
     from google.protobuf.message import DecodeError
 
@@ -31,7 +32,7 @@ def parse_model(data: bytes) -> Any:
     try:
         model.ParseFromString(data)
     except DecodeError as error:
-        raise ExecuteError(f"the package's model file is damaged: {error}") from error
+        raise ExecuteError(f"{file} is damaged: it is no Core ML model ({error})") from error
     return model
 
 

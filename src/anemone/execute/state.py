@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from anemone.errors import ExecuteError
+from anemone.execute.damage import blamed_on
 from anemone.execute.dtypes import Array, carrier_type, stored_type
 from anemone.execute.signature import TensorSpec
 
@@ -45,8 +46,9 @@ class State:
         return other
 
     def clear(self) -> None:
-        """Every tensor back to zero."""
-        self.arrays = {name: np.zeros(spec.shape, carrier_type(spec.dtype)) for name, spec in self.specs.items()}
+        """Every tensor back to zero. Raises ExecuteError when there is no memory for them."""
+        with blamed_on("the state", "cannot be made"):
+            self.arrays = {name: np.zeros(spec.shape, carrier_type(spec.dtype)) for name, spec in self.specs.items()}
 
     def check(self, specs: Mapping[str, TensorSpec], function: str) -> None:
         """Raise ExecuteError unless every state that the function declares is here with the same shape and dtype."""

@@ -3,7 +3,6 @@
 Loads model.mlmodel and the 64-byte records of the weight file, never the weights.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from anemone.errors import PackageError
 from anemone.graph.ir import Shape
 from anemone.package.blob import RECORD, SENTINEL
 from anemone.package.check import block_of, breaches, features, operations
-from anemone.package.proto import FEATURES, MIL, MODEL
+from anemone.package.locate import inside, load_model, model_file
+from anemone.package.proto import FEATURES, MIL
 
 
 @dataclass(frozen=True)
@@ -87,45 +85,28 @@ class _Use:
     records: tuple[tuple[str, int], ...]
 
 
-def model_file(path: str | Path) -> Path:
-    """The model.mlmodel of a package. PackageError when ``path`` is not one."""
-    path = Path(path)
-    manifest = path / "Manifest.json"
-    if not manifest.is_file():
-        raise PackageError(
-            f"{path} is not a .mlpackage: {'it has no Manifest.json' if path.exists() else 'no such file'}."
-        )
-    try:
-        content = json.loads(manifest.read_text())
-        return path / "Data" / str(content["itemInfoEntries"][content["rootModelIdentifier"]]["path"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise PackageError(f"{manifest} is damaged and names no model; the package has to be made again.") from error
-
-
-def load_model(path: str | Path) -> Any:
-    """The Model message of a package. PackageError when it is damaged or holds anything but an ML program."""
-    file = model_file(path)
-    try:
-        model = MODEL.Model.FromString(file.read_bytes())
-    except FileNotFoundError:
-        raise PackageError(f"{path} lacks {file.name}; the package has to be copied or made again.") from None
-    except DecodeError as error:
-        raise PackageError(f"{file} is damaged: it cannot be parsed as a Core ML model.") from error
-    kind = model.WhichOneof("Type")
-    if kind != "mlProgram":
-        raise PackageError(
-            f"{path} holds {f'a {kind}' if kind else 'no model'}, not an ML program; only those can be read."
-        )
-    return model
-
-
 def read_package(path: str | Path) -> PackageInfo:
     """Everything that ``inspect`` shows. PackageError on what is no readable ML program or lacks its weight file."""
-    path = Path(path)
-    model = load_model(path)
-    folder = model_file(path).parent
+    file = model_file(path)
+    return describe(Path(path), load_model(path), file.parent, file)
+
+
+def describe(path: Path, model: Any, folder: Path, file: Path) -> PackageInfo:
+    """What ``inspect`` shows of a Model message.
+
+    folder: where the names of weight files begin; file: the program as it is stored. PackageError when the model is
+    damaged or lacks its weight file.
+    """
+    try:
+        return _described(path, model, folder, file)
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise PackageError(f"{path} is damaged: its program is none ({cause}); copy or make it again.") from error
+
+
+def _described(path: Path, model: Any, folder: Path, file: Path) -> PackageInfo:
     uses = [use for name in _function_names(model) for use in _uses(name, model.mlProgram.functions[name])]
-    sizes = _record_sizes(folder, {record for use in uses for record in use.records})
+    sizes = _record_sizes(path, folder, {record for use in uses for record in use.records})
     readers: dict[tuple[str, int], set[str]] = {}
     for use in uses:
         for record in use.records:
@@ -143,7 +124,7 @@ def read_package(path: str | Path) -> PackageInfo:
             "license": metadata.license,
         },
         user_defined=dict(sorted(metadata.userDefined.items())),
-        model_bytes=model_file(path).stat().st_size,
+        model_bytes=file.stat().st_size,
         weight_bytes=sum((folder / file).stat().st_size for file in {file for file, _ in sizes}),
         shared_bytes=sum(size for record, size in sizes.items() if len(readers[record]) > 1),
         problems=tuple(breaches(model)),
@@ -226,17 +207,17 @@ def _weights(uses: list[_Use], sizes: Mapping[tuple[str, int], int]) -> tuple[We
     )
 
 
-def _record_sizes(folder: Path, records: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+def _record_sizes(package: Path, folder: Path, records: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Bytes of data of each (file, offset) record. PackageError when a file is missing or cut."""
     sizes = {}
     for name in {name for name, _ in records}:
-        path = folder / name
+        path = inside(package, folder / name)
         if not path.is_file():
-            raise PackageError(f"{path} is missing, but the program refers to it; copy the package again.")
+            raise PackageError(f"{str(path)[:200]} is missing, but the program refers to it; copy the package again.")
         end = path.stat().st_size
         with open(path, "rb") as file:
             for offset in sorted(offset for other, offset in records if other == name):
-                file.seek(offset)
+                file.seek(min(offset, end))
                 record = file.read(RECORD.size)
                 sentinel, _, size, start, _ = RECORD.unpack(record.ljust(RECORD.size, b"\0"))
                 if sentinel != SENTINEL or start + size > end:
