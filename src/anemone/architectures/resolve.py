@@ -56,7 +56,7 @@ def resolve(config: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = No
     decoder, rope_notes = _decoder(name, architecture, keys, tied=tied and not own_head)
     ignored = check_tensors(decoder, tensors) if tensors is not None else ()
     notes = [
-        *class_conflicts(name, config.get("architectures") or []),
+        *class_conflicts(name, _classes(config)),
         *_defaults_used(architecture, keys, decoder),
         *rope_notes,
     ]
@@ -82,6 +82,13 @@ def _check_keys(name: str, architecture: Architecture, config: Mapping[str, Any]
                 f"Config key {key} is {_short(value)}; model_type {name} does not define it, so it may change the "
                 "mathematics. If it does not, remove it from config.json."
             )
+
+
+def _classes(config: Mapping[str, Any]) -> list[str]:
+    classes = config.get("architectures") or []
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise CheckpointError(f"Config key architectures is {_short(classes)}; it must be a list of class names.")
+    return classes
 
 
 def _defaults_used(architecture: Architecture, keys: Keys, decoder: DecoderConfig) -> list[str]:
@@ -142,7 +149,7 @@ def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
 
 def _activation(keys: Keys) -> str:
     name = keys.raw("hidden_act")
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise UnsupportedModel(f"hidden_act is {name!r}; only {', '.join(ACTIVATIONS)} are built.")
     return ACTIVATIONS[name]
 

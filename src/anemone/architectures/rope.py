@@ -93,6 +93,10 @@ class Scaling:
             raise CheckpointError(f"Rope parameter {name} is {value:g}; it must be above 0.")
         return value
 
+    def number_or(self, name: str, default: float) -> float:
+        """As ``number``, where transformers takes the default for 0 too."""
+        return self.number(name) if self.keys.raw(name) else default
+
 
 def _default(base: Frequencies, scaling: Scaling) -> tuple[Frequencies, float]:
     return base, 1.0
@@ -116,13 +120,15 @@ def _yarn(base: Frequencies, scaling: Scaling) -> tuple[Frequencies, float]:
     """Blend by the number of turns within the original context; cos and sin grow by the attention factor."""
     original = scaling.number("original_max_position_embeddings", scaling.max_positions)
     factor = scaling.number("factor", scaling.max_positions / original)
-    head_dim = 2 * len(base)
+    head_dim, theta = 2 * len(base), scaling.number("rope_theta")
+    if theta <= 1:
+        raise CheckpointError(f"Rope parameter rope_theta is {theta:g}; yarn needs it above 1.")
 
     def dimension_of(turns: float) -> float:
-        return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(scaling.number("rope_theta")))
+        return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    first = dimension_of(scaling.keys.raw("beta_fast") or 32)
-    last = dimension_of(scaling.keys.raw("beta_slow") or 1)
+    first = dimension_of(scaling.number_or("beta_fast", 32))
+    last = dimension_of(scaling.number_or("beta_slow", 1))
     if scaling.keys.raw("truncate") is not False:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, head_dim - 1)
@@ -137,7 +143,7 @@ def _yarn_attention_factor(scaling: Scaling, factor: float) -> float:
 
     if scaling.keys.raw("attention_factor") is not None:
         return scaling.keys.number("attention_factor")
-    above, below = scaling.keys.raw("mscale"), scaling.keys.raw("mscale_all_dim")
+    above, below = scaling.number_or("mscale", 0), scaling.number_or("mscale_all_dim", 0)
     return grown(above) / grown(below) if above and below else grown(1.0)
 
 

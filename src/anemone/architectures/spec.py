@@ -32,7 +32,8 @@ class Keys:
         value = self.raw(name)
         if value is None:
             raise CheckpointError(f"The config has no {name}, which every model must state.")
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value <= 0:
+        whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        if isinstance(value, bool) or not whole or value <= 0:
             raise CheckpointError(f"Config key {name} is {value!r}; it must be a whole number above 0.")
         return int(value)
 

@@ -65,9 +65,9 @@ def check_tensors(config: DecoderConfig, tensors: Mapping[str, Tensor]) -> tuple
     if found := quantised_tensor(present.values()):
         name, evidence = found
         raise UnsupportedModel(f"The checkpoint is quantised ({name}: {evidence}); {advice(name)}.")
-    wanted = tensor_shapes(config)
     _check_prefix(present)
-    _check_layers(config.layers, present)
+    _check_layers(config.layers, present)  # before a name is made for each layer that a damaged config claims
+    wanted = tensor_shapes(config)
     if missing := [name for name in wanted if name not in present]:
         raise CheckpointError(f"The checkpoint lacks {_some(missing)}, which model_type {config.model_type} needs.")
     if extra := [name for name in present if name not in wanted]:
