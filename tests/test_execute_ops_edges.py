@@ -8,6 +8,13 @@ import torch
 from execute_helpers import Case, Numbers, by, check, check_precisions, coremltools, exists, of_torch
 from test_execute_products import conv
 
+from anemone.errors import ExecuteError
+from anemone.execute.compiler import compile_function
+from anemone.execute.numerics import numerics_mode
+from anemone.execute.reader import Block, Function, Op, Var
+from anemone.execute.stored import Plain
+from anemone.execute.weights import Weights
+
 coremltools()
 NUMBERS = Numbers(25)
 RNG, real, whole, truth = NUMBERS.rng, NUMBERS.real, NUMBERS.whole, NUMBERS.truth
@@ -257,3 +264,43 @@ def test_small_integers_and_shapes_since_17(opset, tmp_path):
 @pytest.mark.slow
 def test_many_convolutions(tmp_path):
     check(list(convolutions(200)), tmp_path, 1e-4)
+
+
+def run(kind, declared, operands, x=None):
+    """One operation with constant operands, as a package could declare it that coremltools would not write."""
+    inputs = {name: (Plain(np.ravel(v), str(np.asarray(v).dtype), np.shape(v)),) for name, v in operands.items()}
+    inputs |= {} if x is None else {"x": ("x",)}
+    outputs = tuple(Var(f"y{n}", dtype, shape) for n, (dtype, shape) in enumerate(declared))
+    body = Block((), (Op(kind, kind, inputs, outputs),), tuple(var.name for var in outputs))
+    given = () if x is None else (Var("x", "fp32", x.shape),)
+    plan = compile_function(Function("main", "CoreML8", given, body, {}), Weights(), numerics_mode("float32"))
+    return plan.execute({} if x is None else {"x": x}, body.outputs, None)
+
+
+def test_topk_of_all():
+    x = real(3, 5)
+    values, positions = run("topk", [("fp32", (3, 5)), ("int32", (3, 5))], {"k": np.int32(-1), "axis": np.int32(0)}, x)
+    wanted = torch.sort(torch.from_numpy(x), 0, descending=True)
+    np.testing.assert_array_equal(values, wanted[0].numpy())
+    np.testing.assert_array_equal(positions, wanted[1].numpy())
+
+
+@pytest.mark.parametrize(
+    ("kind", "operands", "x"),
+    [
+        ("fill", {"shape": np.array([1 << 20, 1 << 20], np.int32)}, None),
+        ("random_normal", {"shape": np.array([1 << 20, 1 << 20], np.int32)}, None),
+        ("range_1d", {"start": np.int32(0), "end": np.int32(2**31 - 1), "step": np.int32(1)}, None),
+        ("tile", {"reps": np.array([1 << 20, 1 << 20], np.int32)}, np.ones((1, 1), np.float32)),
+        ("pad", {"pad": np.array([1 << 20, 0, 1 << 20, 0], np.int32)}, np.ones((1, 1), np.float32)),
+        ("resize_bilinear", {"target_size_height": np.int32(1 << 20), "target_size_width": np.int32(1 << 20)},
+         np.ones((1, 1), np.float32)),
+    ],
+)  # fmt: skip
+def test_results_that_are_not_as_declared_take_no_memory(kind, operands, x):
+    with pytest.raises(ExecuteError, match=rf"op {kind} .* its result is declared as \[1, 2\], but would be \[\d+"):
+        run(kind, [("fp32", (1, 2))], operands, x)
+    free = (-1,) if kind == "range_1d" else (-1, -1)
+    larger = {**operands, "step": np.float32(1e-9)} if kind == "range_1d" else operands
+    with pytest.raises(ExecuteError, match=r"elements take more than the \d+ bytes of this machine's memory"):
+        run(kind, [("fp32", free)], larger, x)

@@ -1,5 +1,7 @@
 """Operations that make new tensors: ranges, fills, masks, sorted orders and running sums."""
 
+from math import ceil
+
 import numpy as np
 
 from anemone.execute.dtypes import Array
@@ -9,13 +11,23 @@ from anemone.execute.ops.registry import Kernel, Node, kernel, op
 @op("range_1d")
 def range_1d(node: Node) -> Kernel:
     carrier = node.carrier
-    return lambda start, end, step: np.arange(start, end, step, dtype=carrier)
+
+    def run(start: float, end: float, step: float) -> Array:
+        node.expect((max(0, ceil((end - start) / step)),))
+        return np.arange(start, end, step, dtype=carrier)
+
+    return run
 
 
 @op("fill")
 def fill(node: Node) -> Kernel:
     value, carrier = node.float("value", 0.0), node.carrier
-    return lambda shape: np.full(shape.tolist(), value, carrier)
+
+    def run(shape: Array) -> Array:
+        node.expect(tuple(shape.tolist()))
+        return np.full(shape.tolist(), value, carrier)
+
+    return run
 
 
 @op("fill_like")
@@ -32,8 +44,10 @@ def one_hot(node: Node) -> Kernel:
 
     def run(indices: Array, one_hot_vector_size: int) -> Array:
         expanded = np.expand_dims(indices, axis)
+        where = axis % expanded.ndim
+        node.expect((*expanded.shape[:where], int(one_hot_vector_size), *expanded.shape[where + 1 :]))
         positions = np.arange(int(one_hot_vector_size))
-        along = positions.reshape([-1 if a == axis % expanded.ndim else 1 for a in range(expanded.ndim)])
+        along = positions.reshape([-1 if a == where else 1 for a in range(expanded.ndim)])
         return np.where(expanded == along, on, off).astype(carrier)
 
     return run

@@ -15,6 +15,12 @@ from anemone.execute.dtypes import Array
 from anemone.execute.ops.registry import Kernel, Node, op
 
 
+def _shape(node: Node, shape: Array) -> tuple[int, ...]:
+    wanted = tuple(shape.tolist())
+    node.expect(wanted)
+    return wanted
+
+
 def _generator(node: Node) -> np.random.Generator:
     seed = node.int("seed", -1)
     return np.random.default_rng(crc32(node.op.name.encode()) if seed == -1 else seed % 2**32)
@@ -24,20 +30,20 @@ def _generator(node: Node) -> np.random.Generator:
 def random_uniform(node: Node) -> Kernel:
     """At least ``low``, less than ``high``."""
     generator, low, high = _generator(node), node.float("low", 0.0), node.float("high", 1.0)
-    return lambda shape: low + np.float32(high - low) * generator.random(shape.tolist(), np.float32)
+    return lambda shape: low + np.float32(high - low) * generator.random(_shape(node, shape), np.float32)
 
 
 @op("random_normal")
 def random_normal(node: Node) -> Kernel:
     generator, mean, deviation = _generator(node), node.float("mean", 0.0), node.float("stddev", 1.0)
-    return lambda shape: mean + deviation * generator.standard_normal(shape.tolist(), np.float32)
+    return lambda shape: mean + deviation * generator.standard_normal(_shape(node, shape), np.float32)
 
 
 @op("random_bernoulli")
 def random_bernoulli(node: Node) -> Kernel:
     """1 with probability ``prob``, else 0."""
     generator, prob = _generator(node), node.float("prob", 0.5)
-    return lambda shape: (generator.random(shape.tolist()) < prob).astype(np.float32)
+    return lambda shape: (generator.random(_shape(node, shape)) < prob).astype(np.float32)
 
 
 @op("random_categorical")
@@ -48,6 +54,7 @@ def random_categorical(node: Node) -> Kernel:
         raise ExecuteError(f"its mode {mode!r} is not known")
 
     def run(x: Array) -> Array:
+        node.expect((*x.shape[:-1], size))
         wide = x.astype(np.float64)
         weights = np.exp(wide - wide.max(-1, keepdims=True)) if mode == "logits" else wide
         edges = np.cumsum(weights, -1)

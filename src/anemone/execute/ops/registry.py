@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from anemone.errors import ExecuteError
-from anemone.execute.dtypes import Array, carrier_type
+from anemone.execute.damage import check_size
+from anemone.execute.dtypes import Array, Shape, carrier_type
 from anemone.execute.reader import Op, Var
 from anemone.execute.stored import Stored
 from anemone.execute.weights import Weights
@@ -45,6 +46,13 @@ class Node:
     def carrier(self) -> np.dtype[Any] | None:
         """The numpy type that carries the first output."""
         return carrier_type(self.op.outputs[0].dtype)
+
+    def expect(self, shape: Shape) -> None:
+        """Raise ExecuteError when the first output cannot be of this shape: before memory is taken for it."""
+        declared = self.outputs[0].shape
+        if -1 not in declared and shape != declared:
+            raise ExecuteError(f"its result is declared as {list(declared)}, but would be {list(shape)}")
+        check_size(shape, self.outputs[0].name)
 
     def has(self, name: str) -> bool:
         """Whether the operand is given."""

@@ -100,6 +100,7 @@ def affine(node: Node) -> Kernel:
     for name, known in settings.items():
         if node.text(name, known) != known:
             raise ExecuteError(f"its {name} {node.text(name, known)!r} is not known; MIL defines {known!r} alone")
+    node.expect((*node.outputs[0].shape[:2], height, width))
     across, down = _normalised(width, align_corners), _normalised(height, align_corners)[:, None]
 
     def run(x: Array, transform_matrix: Array) -> Array:
@@ -135,6 +136,7 @@ def crop_resize(node: Node) -> Kernel:
     normalized, scale = node.flag("normalized_coordinates", False), node.float("spatial_scale", 1.0)
     convention, mode = node.text("box_coordinate_mode", "CORNERS_HEIGHT_FIRST"), node.text("sampling_mode", "DEFAULT")
     outside = node.float("pad_value", 0.0)
+    node.expect((*node.outputs[0].shape[:-2], height, width))
     checked_mode(mode)
     if convention not in _BOXES:
         raise ExecuteError(f"its box_coordinate_mode {convention!r} is not known")

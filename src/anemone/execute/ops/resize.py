@@ -44,12 +44,13 @@ def _pixel_corners(x: Array, axis: int, count: int) -> Array:
     return np.take(x, np.arange(count) * x.shape[axis] // count, axis)
 
 
-def _resized(x: Array, sizes: list[int], sample: Sampler) -> Array:
+def _resized(node: Node, x: Array, sizes: list[int], sample: Sampler) -> Array:
     """``sizes``: of the last axes."""
+    node.expect((*x.shape[: x.ndim - len(sizes)], *sizes))
     for axis, count in enumerate(sizes, x.ndim - len(sizes)):
         if count < 1:
             raise ExecuteError(f"it would resize axis {axis} to {count}")
-        x = sample(x, axis, count) if count != x.shape[axis] or sample is not _pixel_corners else x
+        x = sample(x, axis, count)
     return x
 
 
@@ -57,14 +58,14 @@ def _resized(x: Array, sizes: list[int], sample: Sampler) -> Array:
 def resize_bilinear(node: Node) -> Kernel:
     sizes = [node.int("target_size_height", 1), node.int("target_size_width", 1)]
     sample = _linear(checked_mode(node.text("sampling_mode", "DEFAULT")))
-    return lambda x: _resized(x, sizes, sample)
+    return lambda x: _resized(node, x, sizes, sample)
 
 
 @op("resize_nearest_neighbor", moves=True)
 def resize_nearest_neighbor(node: Node) -> Kernel:
     """coremltools writes it for TensorFlow's nearest neighbour with half-pixel centres."""
     sizes = [node.int("target_size_height", 1), node.int("target_size_width", 1)]
-    return lambda x: _resized(x, sizes, _pixel_centres)
+    return lambda x: _resized(node, x, sizes, _pixel_centres)
 
 
 def _scaled(node: Node) -> Callable[[Array], list[int]]:
@@ -77,7 +78,7 @@ def _scaled(node: Node) -> Callable[[Array], list[int]]:
 def upsample_nearest_neighbor(node: Node) -> Kernel:
     """With a fractional factor, the ratio of the sizes counts instead."""
     scaled = _scaled(node)
-    return lambda x: _resized(x, scaled(x), _pixel_corners)
+    return lambda x: _resized(node, x, scaled(x), _pixel_corners)
 
 
 @op("upsample_bilinear")
@@ -88,7 +89,7 @@ def upsample_bilinear(node: Node) -> Kernel:
     half_pixel = node.flag("half_pixel_centers", not align_corners)
     sample = _linear("STRICT_ALIGN_CORNERS" if align_corners else "UNALIGN_CORNERS" if half_pixel else "DEFAULT")
     scaled = _scaled(node)
-    return lambda x: _resized(x, scaled(x), sample)
+    return lambda x: _resized(node, x, scaled(x), sample)
 
 
 @op("resize")
@@ -108,6 +109,6 @@ def resize(node: Node) -> Kernel:
     def run(x: Array, shape: Array) -> Array:
         wanted = shape.tolist()[len(shape) - dims :]
         sizes = [int(size) or n for size, n in zip(wanted, x.shape[x.ndim - dims :], strict=True)]
-        return _resized(x, sizes, sample)
+        return _resized(node, x, sizes, sample)
 
     return run

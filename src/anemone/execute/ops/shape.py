@@ -86,9 +86,13 @@ def stack(node: Node) -> Kernel:
     return lambda *values: np.stack(values, axis=axis)
 
 
-@kernel("tile", moves=True)
-def tile(x: Array, reps: Array) -> Array:
-    return np.tile(x, reps.tolist())
+@op("tile", moves=True)
+def tile(node: Node) -> Kernel:
+    def run(x: Array, reps: Array) -> Array:
+        node.expect(tuple(n * count for n, count in zip(x.shape, reps.tolist(), strict=True)))
+        return np.tile(x, reps.tolist())
+
+    return run
 
 
 @op("reverse", moves=True)
@@ -107,8 +111,9 @@ def pad(node: Node) -> Kernel:
     how = {"constant_values": node.float("constant_val", 0.0)} if mode == "constant" else {}
 
     def run(x: Array, pad: Array) -> Array:
-        amounts = pad.reshape(-1, 2).tolist()
-        return np.pad(x, [[0, 0]] * (x.ndim - len(amounts)) + amounts, mode=modes[mode], **how)  # type: ignore[call-overload]
+        amounts = [[0, 0]] * (x.ndim - pad.size // 2) + pad.reshape(-1, 2).tolist()
+        node.expect(tuple(n + before + after for n, (before, after) in zip(x.shape, amounts, strict=True)))
+        return np.pad(x, amounts, mode=modes[mode], **how)  # type: ignore[call-overload]
 
     return run
 
