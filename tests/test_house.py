@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 NEVER_IN_PRODUCT = {"torch", "transformers", "coremltools", "scipy", "sklearn"}
 LATE = NEVER_IN_PRODUCT | {"tokenizers", "gguf", "huggingface_hub", "jinja2", "yaml", "rich", "google"}
-IMPORT_NAMES = {"pyyaml": "yaml", "protobuf": "google"}
+IMPORT_NAMES = {"pyyaml": "yaml", "protobuf": "google", "pillow": "PIL"}
 
 
 @cache
@@ -54,8 +54,9 @@ def project() -> dict:
 
 
 def declared() -> set[str]:
-    """Import names of the declared dependencies."""
-    names = {re.split(r"[^\w-]", spec)[0].lower() for spec in project()["dependencies"]}
+    """Import names of the declared dependencies, and of the extras that are not for tests."""
+    extras = [spec for name, specs in project()["optional-dependencies"].items() if name != "test" for spec in specs]
+    names = {re.split(r"[^\w-]", spec)[0].lower() for spec in project()["dependencies"] + extras}
     return {IMPORT_NAMES.get(name, name) for name in names}
 
 
