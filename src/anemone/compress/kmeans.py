@@ -17,13 +17,17 @@ from anemone.compress.points import Points, histogram, points_of_histogram
 from anemone.compress.refine import refine
 from anemone.errors import RecipeError
 
+LIGHTEST = 2.0**-24
+"""The smallest weight, in parts of the largest, that sums in float64 leave exact enough for a mean in fp16."""
+
 
 def kmeans_1d(values: NDArray[Any], k: int, weights: NDArray[np.floating[Any]] | None = None) -> NDArray[np.float16]:
     """k fp16 numbers, ascending, that stand for ``values`` (fp16, bf16 or fp32, any shape) with least squared error.
 
-    ``weights``: what an error counts at each value, 1 when absent; all zero is as good as absent. Of fewer distinct
-    values than k all are kept and the last is repeated. RecipeError when k is not 1 to 256, there is no value or a
-    weight is negative or not finite; CheckpointError when fp16 cannot hold a value.
+    ``weights``: what an error counts at each value, 1 when absent; all zero is as good as absent, and values that
+    weigh less than 2**-24 of the heaviest are left out. Fewer distinct values than k are all kept, the last repeated.
+    RecipeError when k is not 1 to 256, there is no value or a weight is negative or not finite; CheckpointError when
+    fp16 cannot hold a value.
     """
     if not 1 <= k <= 256:
         raise RecipeError(f"k-means with {k} clusters; 1 to 256 can be had")
@@ -35,7 +39,9 @@ def kmeans_1d(values: NDArray[Any], k: int, weights: NDArray[np.floating[Any]] |
             raise RecipeError("k-means needs one finite weight of at least 0 for each value")
         weights = weights / weights.max() if weights.any() else None
     narrow, _ = to_fp16(values, "the array")
-    centroids: NDArray[np.float16] = kmeans(points_of_histogram(histogram(to_codes(narrow), weights)), k)[0]
+    mass = histogram(to_codes(narrow), weights)
+    mass[mass < mass.max() * LIGHTEST * (weights is not None)] = 0
+    centroids: NDArray[np.float16] = kmeans(points_of_histogram(mass), k)[0]
     return centroids
 
 

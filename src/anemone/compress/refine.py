@@ -49,8 +49,9 @@ def _best_nearby(
     mass = mass[1:, None] - mass[:-1, :, None]  # (clusters, moves of the begin, moves of the end, groups)
     sums = sums[1:, None] - sums[:-1, :, None]
     mean = np.divide(sums, mass, out=np.zeros_like(sums), where=mass > 0)
-    gain = np.where(mass < 0, -np.inf, sums * mean - mass * rounding(mean) ** 2)
-    gain -= gain[:, REACH, REACH][:, None, None]
+    gain = sums * mean - mass * rounding(mean) ** 2
+    possible = (mass > 0) | (mass == mass[:, None, None, REACH, REACH])  # no cluster becomes empty
+    gain = np.where(possible, gain - gain[:, None, None, REACH, REACH], -np.inf)
 
     best = np.empty((len(gain), *places.shape[1:]))  # of all clusters before, by the place of the next one's begin
     best[0] = 0
