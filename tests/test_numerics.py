@@ -293,3 +293,10 @@ def test_unknown_modes(name):
         return
     with pytest.raises(ExecuteError, match="not known; choose one of"):
         numerics_mode(name)
+
+
+def test_the_docs_have_every_rule():
+    page = (Path(__file__).parents[1] / "docs/executor.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
+    documented = [(row[0], row[3], row[4], row[5]) for row in rows if len(row) == 6 and row[0] in chip_rules("m1")]
+    assert documented == [(rule.name, rule.says, rule.source, rule.confidence) for rule in RULES]

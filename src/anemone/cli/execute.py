@@ -77,10 +77,14 @@ def print_trace(trace: "Trace") -> None:
         largest = "-" if op.max_abs is None else f"{op.max_abs:.4g}"
         rows.append((op.name, op.kind, largest, *shares, *ratios, size(op.bytes_read)))
     print_table(rows)
+    alike: dict[tuple[str, str, str], list[str]] = {}
     for flag in trace.flags:
-        typer.echo(f"  {flag.severity}: {flag.kind} {flag.op}: {flag.message}")
+        alike.setdefault((flag.severity, flag.kind, flag.message), []).append(flag.op)
+    for (severity, kind, message), ops in alike.items():
+        more = f" and {len(ops) - 1} more" if len(ops) > 1 else ""
+        typer.echo(f"  {severity}: {kind} {ops[0]}{more}: {message}")
     broken = trace.first_break
-    typer.echo(f"first to break: {broken.kind} {broken.op}: {broken.message}" if broken else "nothing breaks")
+    typer.echo(f"first to break: {broken.kind} {broken.op}: {broken.message}" if broken else "nothing breaks here")
 
 
 def print_profile(profile: "Profile") -> None:
