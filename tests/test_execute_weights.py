@@ -144,7 +144,7 @@ def test_constants_decode_as_coremltools_decodes(make, opset, tmp_path):
         got = program.weight(name)
         assert got.dtype == value.dtype
         np.testing.assert_array_equal(got, value, err_msg=name)
-    stored = program._function("main").constants
+    stored = program.graph("main").constants
     for name, value in wanted.items():  # rows on their own, as they are decoded when memory is short
         for start, stop in ((0, 1), (1, 3), (2, len(value))):
             np.testing.assert_array_equal(stored[name].wide_rows(start, stop), value[start:stop].astype(np.float32))
