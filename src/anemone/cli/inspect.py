@@ -17,31 +17,33 @@ Target = Annotated[Path, typer.Argument(metavar="PATH", help="A .mlpackage, a .m
 def command(path: Target, as_json: options.Json = False) -> None:
     """Show functions, inputs, outputs, states, operations and weights of a package or of each package of a bundle."""
     from anemone.package.bundle import META, read_bundle
-    from anemone.package.read import read_package
 
     if (path / META).is_file():
         bundle = read_bundle(path)
-        packages = [read_package(package) for package in bundle.packages]
+        packages = [read(package) for package in bundle.packages]
         meta = bundle.meta["model_info"]
         if as_json:
             print_json({"bundle": str(path), "meta": meta, "packages": [as_dict(package) for package in packages]})
             return
-        typer.echo(f"{meta['name']}: {meta.get('architecture')}, context {bundle.context}, batch {bundle.batch}")
+        name, architecture = meta.get("name", path.name), meta.get("architecture", "unknown architecture")
+        typer.echo(f"{name}: {architecture}, context {bundle.context}, batch {bundle.batch}")
         for package in packages:
             print_package(package)
         return
-    package = read_compiled(path) if path.suffix == ".mlmodelc" else read_package(path)
+    package = read(path)
     if as_json:
         print_json(as_dict(package))
     else:
         print_package(package)
 
 
-def read_compiled(path: Path) -> "PackageInfo":
-    """A compiled model, whose program is text that the executor reads."""
+def read(path: Path) -> "PackageInfo":
+    """A package, or a compiled model, whose program is text that the executor reads."""
     from anemone.execute.formats import TEXT, read_model
-    from anemone.package.read import describe
+    from anemone.package.read import describe, read_package
 
+    if path.suffix != ".mlmodelc":
+        return read_package(path)
     model, folder = read_model(path)
     return describe(path, model, folder, folder / TEXT)
 

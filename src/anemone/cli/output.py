@@ -1,14 +1,15 @@
 """What commands print: one JSON object for programs, or short tables for people."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import typer
 
+from anemone.jsontext import dumps
+
 
 def print_json(value: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    typer.echo(dumps(value))
 
 
 def print_table(rows: Sequence[Sequence[str]], indent: str = "  ") -> None:

@@ -14,6 +14,7 @@ from anemone.errors import PackageError
 from anemone.evaluate.report import Report
 from anemone.graph.functions import head_sizes
 from anemone.package import bundle_writer
+from anemone.package.bundle import FORMAT
 from anemone.package.meta import meta_values
 from anemone.package.read import read_package
 from anemone.version import __version__
@@ -54,7 +55,7 @@ class Completion:
     def _write_manifest(self, stops: Sequence[int], report: Report | None) -> None:
         plan = self.plan
         manifest = {
-            "format": 1,
+            "format": FORMAT,
             "anemone": __version__,
             "recipe": plan.recipe.as_dict(),
             "source": {"name": self.source.name, "sha256": self.source.source_hash()},

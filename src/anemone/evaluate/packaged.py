@@ -16,6 +16,7 @@ from anemone.evaluate.divergence import cosines
 from anemone.execute import Program, State
 from anemone.package.bundle import Bundle
 from anemone.reference.ops import linear
+from anemone.runtime.bundle_engine import output
 
 Rows: TypeAlias = NDArray[np.float32]  # (rows, channels)
 
@@ -148,16 +149,16 @@ class PackagedHead:
         for start in range(0, len(hidden), self._batch):
             rows = hidden[start : start + self._batch]
             logits = self._program.predict({"hidden_states": _pad(rows, self._batch)[None]}, None, self._function)
-            parts = [_rows(logits[f"logits{i}"])[: len(rows)] for i in range(1, self._parts + 1)]
+            parts = [_rows(output(logits, f"logits{i}"))[: len(rows)] for i in range(1, self._parts + 1)]
             outputs.append(np.concatenate(parts, axis=1))
         return np.concatenate(outputs)
 
     def choices(self, hidden: Rows) -> NDArray[np.int64]:
         """(T, H) -> (T,) token ids, for a head that gives each part's best token and its logit."""
         found = [self._program.predict({"hidden_states": row[None, None]}) for row in hidden]
-        best = [int(np.argmax(outputs["argmax_val"])) for outputs in found]
+        best = [int(np.argmax(output(outputs, "argmax_val"))) for outputs in found]
         return np.array(
-            [outputs["argmax_idx"][part] + self._offsets[part] for outputs, part in zip(found, best, strict=True)]
+            [output(outputs, "argmax_idx")[k] + self._offsets[k] for outputs, k in zip(found, best, strict=True)]
         )
 
     def reference(self, hidden: Rows) -> Rows:
@@ -166,7 +167,7 @@ class PackagedHead:
         return np.concatenate([linear(hidden, self.weight(head_part(part))) for part in parts], axis=1)
 
     def weight(self, name: str) -> NDArray[Any]:
-        return decoded(self._program, name, None)
+        return np.atleast_2d(decoded(self._program, name, None))  # a part may be a single row
 
     def palettised(self, name: str) -> bool:
         return is_palettised(self._program, name, None)

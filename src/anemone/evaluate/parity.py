@@ -142,7 +142,13 @@ class _Verification:
         self.stage.advance(1)
 
     def _check_weight(self, part: Stored, name: str, source: str, place: str, rows: slice | None = None) -> None:
-        wrong = misplaced(part.weight(name), self.read(source, rows), part.palettised(name))
+        stored, wanted = part.weight(name), self.read(source, rows)
+        if stored.squeeze().shape != wanted.squeeze().shape:
+            raise PackageError(
+                f"{place} stores {name} as {list(stored.shape)}, the checkpoint has {list(wanted.shape)}: "
+                "another checkpoint"
+            )
+        wrong = misplaced(stored, wanted, part.palettised(name))
         self.report.misplaced += wrong
         if wrong and not self.report.diverged:
             self.report.diverged = f"{place} ({wrong} values of {name} are not the checkpoint's)"

@@ -47,7 +47,10 @@ class Report:
     def failure(self) -> str:
         """The missed gates in words, and where the package first parts from the reference; empty when passed."""
         missed = [
-            f"{gate.name} is {gate.value:.4g}, the limit is {gate.limit:g}" for gate in self.gates if not gate.passed
+            f"{gate.name} is {gate.value if isinstance(gate.value, int) else f'{gate.value:.4g}'}, "
+            f"the limit is {gate.limit:g}"
+            for gate in self.gates
+            if not gate.passed
         ]
         where = [f"first divergence at {self.diverged}"] if self.diverged else []
         return "; ".join(missed + where) if missed else ""

@@ -1,5 +1,7 @@
 """Verification of a finished bundle on a text: what every conversion ends with, and what `anemone verify` runs."""
 
+import logging
+import math
 from pathlib import Path
 
 from anemone.checkpoint import Checkpoint, open_checkpoint
@@ -9,6 +11,8 @@ from anemone.evaluate.report import Report
 from anemone.package.bundle import read_bundle
 from anemone.progress import Progress
 from anemone.runtime.text import Text
+
+log = logging.getLogger(__name__)
 
 PASSAGE = Path(__file__).with_name("passage.txt")
 """The opening of Alice's Adventures in Wonderland (Lewis Carroll, 1865; public domain)."""
@@ -34,9 +38,13 @@ def verify(
     bundle = read_bundle(bundle_path)
     if tokens < 1:
         raise RequestError(f"tokens is {tokens}, the least is 1.")
+    if max_kl is not None and not 0 <= max_kl < math.inf:
+        raise RequestError(f"max-kl is {max_kl}, but must be a number of at least 0.")
     passage = PASSAGE.read_text("utf-8") if text is None else text
     ids = Text(bundle.tokenizer_dir).encode(passage)[:tokens]
-    if not ids:
+    if not ids or not passage.strip():
         raise RequestError("The text gives no tokens to verify with; give a longer one.")
+    if len(ids) < tokens:
+        log.warning("the text has only %d of the %d tokens that were asked for", len(ids), tokens)
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     return verify_bundle(bundle, checkpoint, ids, max_kl=max_kl, progress=progress)

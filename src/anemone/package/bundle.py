@@ -7,6 +7,7 @@ every file. A bundle without manifest (made by ANEMLL) is read from meta.yaml al
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,14 @@ from anemone.errors import PackageError
 
 META = "meta.yaml"
 MANIFEST = "manifest.json"
+
+FORMAT = 1
+"""Of the manifest; readers refuse another."""
+
+MOST, MOST_CHUNKS = 1 << 24, 999
+"""Beyond every real context, vocabulary or number of chunks: meta.yaml is edited by hand now and then."""
+
+_CHUNK = re.compile(r"_chunk_\d+of\d+$")
 
 
 @dataclass(frozen=True)
@@ -54,24 +63,22 @@ def read_bundle(path: str | Path) -> Bundle:
         raise PackageError(f"{path} is not a bundle: it has no {META}; give the folder that `anemone convert` wrote")
     try:
         meta = yaml.safe_load((path / META).read_text("utf-8"))
-        parameters = meta["model_info"]["parameters"]
-    except (yaml.YAMLError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise PackageError(f"{path / META} is damaged: {error}; convert again") from None
-    manifest = _read_json(path / MANIFEST)
-    count = _whole(parameters, "num_chunks", 1)
-    first = str(parameters.get("ffn", ""))
-    chunks = [_resolve(path, name) for name in _chunk_names(first, count)]
-    vocab = _whole(parameters, "vocab_size", 0)
-    sizes = parameters.get("lm_head_chunk_sizes") or _head_sizes(vocab, _whole(parameters, "split_lm_head", 8))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise PackageError(f"{path / META} is damaged: {' '.join(str(error).split())}; convert again") from None
+    parameters = _parameters(meta, path / META)
+    manifest = _read_manifest(path / MANIFEST)
+    chunks = [_resolve(path, name) for name in _chunk_names(_name(parameters, "ffn"), parameters)]
+    sizes = _head_sizes(parameters)
+    context = _whole(parameters, "context_length", 512)
     return Bundle(
         path=path,
-        context=_whole(parameters, "context_length", 512),
-        batch=_whole(parameters, "batch_size", 64),
-        vocab=vocab or sum(sizes),
-        embeddings=_resolve(path, str(parameters.get("embeddings", ""))),
+        context=context,
+        batch=_whole(parameters, "batch_size", 64, most=context),
+        vocab=sum(sizes),
+        embeddings=_resolve(path, _name(parameters, "embeddings")),
         chunks=tuple(chunks),
-        lm_head=_resolve(path, str(parameters.get("lm_head", ""))),
-        argmax=bool(parameters.get("argmax_in_model", False)),
+        lm_head=_resolve(path, _name(parameters, "lm_head")),
+        argmax=_flag(parameters, "argmax_in_model"),
         head_sizes=tuple(sizes),
         has_score=bool(manifest.get("recipe", {}).get("score", False)),
         stop_tokens=tuple(manifest.get("stop_tokens") or _stop_tokens(path)),
@@ -113,17 +120,58 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _whole(parameters: Mapping[str, Any], key: str, default: int) -> int:
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest, or nothing where there is none; what this module reads from it has the kinds that it needs."""
+    manifest = _read_json(path)
+    if manifest.get("format", FORMAT) != FORMAT:
+        raise PackageError(
+            f"{path} has format {manifest['format']}, but this version reads {FORMAT}; use the anemone that wrote it"
+        )
+    stops = manifest.get("stop_tokens", [])
+    if not isinstance(stops, list) or not all(isinstance(token, int) for token in stops):
+        raise PackageError(f"{path} is damaged: stop_tokens is {stops!r}, expected a list of token ids; convert again")
+    if not isinstance(manifest.get("recipe", {}), dict):
+        raise PackageError(f"{path} is damaged: recipe is no object; convert again")
+    return manifest
+
+
+def _parameters(meta: Any, path: Path) -> dict[str, Any]:
+    """model_info.parameters of meta.yaml."""
+    for key in ("model_info", "parameters"):
+        meta = meta.get(key) if isinstance(meta, dict) else None
+    if not isinstance(meta, dict):
+        raise PackageError(f"{path} is damaged: it has no model_info with parameters; convert again")
+    return meta
+
+
+def _whole(parameters: Mapping[str, Any], key: str, default: int, most: int = MOST) -> int:
     value = parameters.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise PackageError(f"{META}: {key} is {value!r}, expected a whole number")
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise PackageError(f"{META}: {key} is {value!r}, expected a whole number from 1 to {most}; convert again")
     return value
 
 
-def _chunk_names(first: str, count: int) -> list[str]:
+def _flag(parameters: Mapping[str, Any], key: str) -> bool:
+    value = parameters.get(key, False)
+    if not isinstance(value, bool):
+        raise PackageError(f"{META}: {key} is {value!r}, expected true or false; convert again")
+    return value
+
+
+def _name(parameters: Mapping[str, Any], key: str) -> str:
+    value = parameters.get(key)
+    if not isinstance(value, str) or not value:
+        if "monolithic_model" in parameters:
+            raise PackageError(f"{META} describes one model of all parts; only separate parts are read")
+        raise PackageError(f"{META} names no package under {key}; convert again")
+    return value
+
+
+def _chunk_names(first: str, parameters: Mapping[str, Any]) -> list[str]:
     """Names of all chunks from the first one's; old bundles give the name without ``_chunk_``."""
+    count = _whole(parameters, "num_chunks", 1, most=MOST_CHUNKS)
     stem, _, suffix = first.rpartition(".") if first.endswith((".mlmodelc", ".mlpackage")) else (first, "", "")
-    base = stem.split("_chunk_")[0]
+    base = _CHUNK.sub("", stem)
     return [f"{base}_chunk_{i + 1:02d}of{count:02d}.{suffix or 'mlpackage'}" for i in range(count)]
 
 
@@ -138,8 +186,22 @@ def _resolve(folder: Path, name: str) -> Path:
     )
 
 
-def _head_sizes(vocab: int, parts: int) -> list[int]:
-    base, extra = divmod(vocab, parts)
+def _head_sizes(parameters: Mapping[str, Any]) -> list[int]:
+    """Tokens of each part of the head: as listed, or equal shares of the vocabulary."""
+    if "lm_head_chunk_sizes" in parameters:
+        sizes = parameters["lm_head_chunk_sizes"]
+        if not isinstance(sizes, list) or not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise PackageError(f"{META}: lm_head_chunk_sizes is {sizes!r}, expected a list of numbers; convert again")
+        if sum(sizes) != _whole(parameters, "vocab_size", sum(sizes)):
+            raise PackageError(
+                f"{META}: lm_head_chunk_sizes give {sum(sizes)} tokens, vocab_size {parameters['vocab_size']}; "
+                "convert again"
+            )
+        return sizes
+    if "vocab_size" not in parameters:
+        raise PackageError(f"{META} has neither vocab_size nor lm_head_chunk_sizes, so token ids cannot be told")
+    vocab = _whole(parameters, "vocab_size", 0)
+    base, extra = divmod(vocab, parts := _whole(parameters, "split_lm_head", 8, most=vocab))
     return [base + (i < extra) for i in range(parts)]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anemone.errors import PackageError
+from anemone.jsontext import dumps
 from anemone.package.bundle import MANIFEST, META, file_hashes, sha256, write_text
 
 TOKENIZER_CLASSES = {"qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer"}
@@ -64,7 +65,7 @@ def write_manifest(folder: Path, values: Mapping[str, Any], packages: Mapping[st
             files |= {entry.name: sha256(entry)}
         elif entry.is_dir() and not entry.name.startswith("."):
             files |= {f"{entry.name}/{name}": digest for name, digest in file_hashes(entry).items()}
-    write_text(folder / MANIFEST, json.dumps({**values, "files": files}, indent=2) + "\n")
+    write_text(folder / MANIFEST, dumps({**values, "files": files}, indent=2) + "\n")
 
 
 def check_folder(folder: Path) -> None:

@@ -141,14 +141,23 @@ class BundleEngine:
 
     def _candidates(self, hidden: Array) -> Candidates:
         found = self._head.predict({"hidden_states": hidden}, function="main")
-        ids = found["argmax_idx"].astype(np.int64) + self._offsets  # each part counts from its own first token
-        return Candidates(ids, found["argmax_val"].astype(np.float32))
+        ids = output(found, "argmax_idx").astype(np.int64) + self._offsets  # each part counts from its own first token
+        return Candidates(ids, output(found, "argmax_val").astype(np.float32))
 
     def _logits(self, hidden: Array, function: str) -> NDArray[np.float32]:
         """(1, S, H) to (S, V): the parts of the head side by side."""
         parts = self._head.predict({"hidden_states": hidden}, function=function)
         names = [f"logits{index + 1}" for index in range(self._offsets.size)]
-        return np.concatenate([parts[name][0] for name in names], axis=-1, dtype=np.float32)
+        return np.concatenate([output(parts, name)[0] for name in names], axis=-1, dtype=np.float32)
+
+
+def output(outputs: Mapping[str, Array], name: str) -> Array:
+    """The output ``name``. ExecuteError where a package lacks what its bundle promises."""
+    if name not in outputs:
+        raise ExecuteError(
+            f"A package gives no {name} (it gives {', '.join(outputs)}), but its bundle promises it: convert again."
+        )
+    return outputs[name]
 
 
 def _open(open_package: Callable[[Path], Runner], path: Path, functions: Collection[str]) -> Runner:

@@ -37,7 +37,16 @@ class Text:
         self._templates = _templates(folder, self._config)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids; special tokens are those that the tokenizer puts around a text, such as a first <s>."""
+        """Token ids; special tokens are those that the tokenizer puts around a text, such as a first <s>.
+
+        RequestError for a text with bytes that were no UTF-8 (Python keeps them as lone surrogates).
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"The text is not UTF-8 at character {error.start + 1}: is the terminal set to another encoding?"
+            ) from None
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
