@@ -50,6 +50,11 @@ class BlobFile:
         element = np.dtype(np.uint8) if bits else itemsize
         return np.frombuffer(self._map, element, need // element.itemsize, start)
 
+    def release(self) -> None:
+        """Let the system drop what has been read; it is read again when it is needed."""
+        if hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
 
 def unpack(packed: NDArray[np.uint8], bits: int, start: int, count: int, signed: bool = False) -> NDArray[Any]:
     """Elements start..start+count of a bit-packed array, least significant bits first: uint8, or int8 when signed."""

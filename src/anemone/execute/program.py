@@ -49,8 +49,8 @@ class Program:
         if weights not in ("auto", "keep", "stream"):
             raise ExecuteError(f"weights {weights!r} is not known; choose one of auto, keep, stream")
         self._policy = weights
-        self._weights = Weights()
         self._package = Package(self.path)
+        self._weights = Weights(self._package.release)
         self._functions: dict[str, Function] = {}
         self._plans: dict[tuple[str, bool], Plan] = {}
         names = self._package.function_names

@@ -179,6 +179,11 @@ class Package:
             self._blobs[name] = BlobFile(files.weight_file(self.path, self._folder, name))
         return self._blobs[name]
 
+    def release(self) -> None:
+        """Let go of the pages of the weight files."""
+        for blob in self._blobs.values():
+            blob.release()
+
     def var(self, message: Any) -> Var:
         """A named value type. Raises ExecuteError for tensors that cannot be held."""
         var = self._type(message.type, message.name)

@@ -4,7 +4,7 @@
 memory holds one block at a time.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from anemone.execute.dtypes import Array
 from anemone.execute.stored import Stored
 
 _TILE = 1 << 20  # elements decoded at once: 4 MB of fp32
+_RELEASED_AT_ONCE = 1 << 24  # elements decoded before their pages are let go
 
 
 class Matrix:
@@ -66,35 +67,46 @@ class Matrix:
 
 
 class Weights:
-    """What has been decoded so far, by the constant's key."""
+    """What has been decoded so far, by the constant's key.
 
-    def __init__(self) -> None:
+    ``release`` lets go of the pages of weight files: without it they would count, until memory is short, as much again
+    as the weights decoded from them.
+    """
+
+    def __init__(self, release: Callable[[], None] = lambda: None) -> None:
         self.keep = True
         self._decoded: dict[Hashable, Array] = {}
+        self._release = release
+        self._unreleased = 0
 
     def array(self, stored: Stored) -> Array:
         """All values, fp16 as fp32, decoded once and not to be written."""
-        if stored.key not in self._decoded:
-            values = stored.wide_array()
-            values.flags.writeable = False
-            self._decoded[stored.key] = values
-        return self._decoded[stored.key]
+        return self._once(stored.key, stored, stored.wide_array)
 
     def matrix(self, stored: Stored) -> Matrix:
         """The constant as the matrix of a product."""
         if not self.keep and stored.size > _TILE // 4:
             return Matrix(stored, None)
         rows, columns = stored.shape[0], stored.size // max(stored.shape[0], 1)
-        whole = self._by_columns(stored, columns) if rows >= columns else self.array(stored)
-        return Matrix(stored, whole.reshape(rows, columns))
+        if rows <= columns:
+            return Matrix(stored, self.array(stored).reshape(rows, columns))
+        return Matrix(stored, self._once(("by columns", stored.key), stored, lambda: _by_columns(stored, columns)))
 
-    def _by_columns(self, stored: Stored, columns: int) -> Array:
-        """The matrix with each column in one piece: BLAS multiplies a vector faster along the longer side."""
-        key = ("by columns", stored.key)
+    def _once(self, key: Hashable, stored: Stored, decode: Callable[[], Array]) -> Array:
         if key not in self._decoded:
-            values = np.empty((stored.shape[0], columns), np.float32, order="F")
-            for start, stop, tile in Matrix(stored, None).tiles():
-                values[start:stop] = tile
+            values = decode()
             values.flags.writeable = False
             self._decoded[key] = values
+            self._unreleased += stored.size
+            if self._unreleased > _RELEASED_AT_ONCE:
+                self._release()
+                self._unreleased = 0
         return self._decoded[key]
+
+
+def _by_columns(stored: Stored, columns: int) -> Array:
+    """The matrix with each column in one piece: BLAS multiplies a vector faster along the longer side."""
+    values = np.empty((stored.shape[0], columns), np.float32, order="F")
+    for start, stop, tile in Matrix(stored, None).tiles():
+        values[start:stop] = tile
+    return values

@@ -29,25 +29,27 @@ def attention(node: Node) -> Kernel:
         key = key.swapaxes(-1, -2) if transposed else key
         columns = key.shape[-1]
         if np.ndim(mask) == 0 or mask.shape[-1] != columns or columns <= max(TILE, query.shape[-1], value.shape[-1]):
-            return product(_weights(_masked(product(query, key), mask, store), store), value)
-        shown = _shown(mask)
+            return product(_weights(_masked(product(query, key), mask, store), None, store), value)
+        reach = mask.reshape(-1, columns).max(axis=0)
+        shown = _shown(reach)
         scores = _masked(by_columns(query, key[..., shown]), mask[..., shown], store)
-        if not _rest_vanishes(query, key, value, mask, shown, scores):
+        peaks = np.max(scores, axis=-1, keepdims=True)
+        if not _rest_vanishes(query, key, value, reach, shown, peaks.min()):
             shown = slice(0, columns)
             scores = _masked(by_columns(query, key), mask, store)
-        return by_terms(_weights(scores, store), value[..., shown, :])
+            peaks = np.max(scores, axis=-1, keepdims=True)
+        return by_terms(_weights(scores, peaks, store), value[..., shown, :])
 
     return run
 
 
-def _shown(mask: Array) -> slice:
-    """The tiles from the first to the last column that the mask does not hide from all rows."""
-    columns = mask.shape[-1]
-    most = mask.reshape(-1, columns).max(axis=0)
-    seen = np.flatnonzero(most > most.max() - _FAR)
+def _shown(reach: Array) -> slice:
+    """The tiles from the first to the last column that the mask does not hide from all rows. ``reach`` (columns,): the
+    most that the mask adds to each."""
+    seen = np.flatnonzero(reach > reach.max() - _FAR)
     if not seen.size:  # NaN
-        return slice(0, columns)
-    return slice(int(seen[0]) // TILE * TILE, min(columns, (int(seen[-1]) // TILE + 1) * TILE))
+        return slice(0, len(reach))
+    return slice(int(seen[0]) // TILE * TILE, min(len(reach), (int(seen[-1]) // TILE + 1) * TILE))
 
 
 def _masked(scores: Array, mask: Array, store: Store) -> Array:
@@ -57,32 +59,26 @@ def _masked(scores: Array, mask: Array, store: Store) -> Array:
     return store(scores, scores)
 
 
-def _weights(scores: Array, store: Store) -> Array:
-    weights = softmax_over(scores, -1)
+def _weights(scores: Array, peaks: Array | None, store: Store) -> Array:
+    weights = softmax_over(scores, -1, peaks)
     return weights if store is None else store(weights, weights)
 
 
-def _rest_vanishes(query: Array, key: Array, value: Array, mask: Array, shown: slice, scores: Array) -> bool:
-    """Whether all other columns surely get a weight of exactly 0, which they pass on to finite values.
-
-    A score is at most the product of the lengths of its query and its key.
-    """
-    rest = [part for part in (slice(0, shown.start), slice(shown.stop, key.shape[-1])) if part.start < part.stop]
-    if not rest:
-        return True
-    least_peak = np.min(np.max(scores, axis=-1))
-    longest = _longest(query)
+def _rest_vanishes(query: Array, key: Array, value: Array, reach: Array, shown: slice, peak: float) -> bool:
+    """Whether all other columns surely get a weight of exactly 0 for finite values. ``peak``: the least of all rows."""
+    rest = [part for part in (slice(0, shown.start), slice(shown.stop, len(reach))) if part.start < part.stop]
+    most = 1.01 * query.shape[-1] * _largest(query) if rest else 0.0
     for part in rest:
-        score = 1.01 * longest * _longest(key[..., part].swapaxes(-1, -2))
-        hidden = score + np.max(mask[..., part])
-        if not (score < _MOST and hidden < least_peak - _VANISHES and np.isfinite(_longest(value[..., part, :]))):
+        score = most * _largest(key[..., part])
+        unseen = score < _MOST and score + reach[part].max() < peak - _VANISHES
+        if not (unseen and np.isfinite(_largest(value[..., part, :]))):
             return False
     return True
 
 
-def _longest(vectors: Array) -> float:
-    """The largest length of the vectors along the last axis; NaN and infinity are kept."""
-    return float(np.sqrt(np.max(np.einsum("...i,...i->...", vectors, vectors))))
+def _largest(x: Array) -> float:
+    """The largest magnitude; NaN if there is one."""
+    return float(max(x.max(), -x.min()))
 
 
 def rms_norm(node: Node) -> Kernel:

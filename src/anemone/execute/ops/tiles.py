@@ -53,9 +53,9 @@ def total(x: Array, axis: int) -> Array:
     return result
 
 
-def softmax_over(x: Array, axis: int) -> Array:
-    """Softmax in fp32 after subtracting the maximum."""
-    result = x - np.max(x, axis=axis, keepdims=True)
+def softmax_over(x: Array, axis: int, peaks: Array | None = None) -> Array:
+    """Softmax in fp32 after subtracting ``peaks``, the maxima along the axis."""
+    result = x - (np.max(x, axis=axis, keepdims=True) if peaks is None else peaks)
     np.exp(result, out=result)
     result /= total(result, axis)
     return result
