@@ -15,7 +15,8 @@ from execute_helpers import convert_torch, coremltools, write_cases
 from mil_text_writer import compile_package
 from test_execute_ops import FAMILIES as PLAIN
 from test_execute_products import FAMILIES as PRODUCTS
-from test_mlmodelc import HEAD, TAIL, Net, folder_of
+from test_mlmodelc import Net
+from test_mlmodelc_text import HEAD, TAIL, folder_of
 
 from anemone.compress.spec import LutSpec
 from anemone.errors import ExecuteError, PackageError
