@@ -20,7 +20,10 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 BLOCK_VALUES = 1 << 20
-"""Weights worked on at a time by one worker (about 40 bytes each)."""
+"""Weights worked on at a time by one worker, in groups; about 40 bytes each are in use."""
+
+BLOCK_GROUPS = 256
+"""The most groups at a time: small ones need memory for their bins."""
 
 PINNED = 2.0**40
 """Weight that makes zero a centroid; sums of it with counts stay exact."""
@@ -49,8 +52,8 @@ def palettize_blocks(read: Read, rows: int, columns: int, bits: int, group: int,
     (see kmeans). A group with fewer distinct values keeps them exactly, and rows of zeros stay zero: their group's
     table has a zero, at some cost to the others where bits are few. RecipeError on bits that Core ML cannot store.
 
-    ``workers`` threads work on blocks of 2**20 weights; the result does not depend on their number. ``read`` is called
-    by them, and twice for rows of groups that are larger than a block.
+    ``workers`` threads work on blocks of up to 2**20 weights; the result does not depend on their number. ``read`` is
+    called by them, and twice for rows of groups that are larger than a block.
     """
     spec = LutSpec(bits, group)
     size = effective_group(rows, spec.group)
@@ -58,7 +61,7 @@ def palettize_blocks(read: Read, rows: int, columns: int, bits: int, group: int,
         for start in range(0, rows, size):
             yield _large_group(read, slice(start, start + size), columns, bits, workers)
         return
-    step = BLOCK_VALUES // (size * columns) * size
+    step = min(BLOCK_VALUES // (size * columns), BLOCK_GROUPS) * size
     yield from _in_order(lambda block: _groups(read(block), size, bits), _slices(slice(0, rows), step), workers)
 
 
