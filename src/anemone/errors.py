@@ -35,9 +35,13 @@ class RequestError(AnemoneError):
 
 
 class GateFailed(AnemoneError):
-    """A measured result missed its limit."""
+    """A measured result missed its limit; ``result`` is the work that was done all the same."""
 
     exit_code = 1
+
+    def __init__(self, message: str, result: object = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class NeedsMac(AnemoneError):

@@ -1,6 +1,7 @@
 """Everything that decides a conversion, as one frozen value that is printed, hashed and stored in the bundle."""
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ MAX_CONTEXT = 16384
 PLATFORM_LIMITS = {"any": None, "ios": 1 << 30, "macos": 2 << 30}
 """Bytes per weight file above which a platform fails to load it (ANEMLL's documented limits)."""
 
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 FFN_DEFAULT, HEAD_DEFAULT = LutSpec(4, 8), LutSpec(6, 8)
 
@@ -59,8 +61,11 @@ class Recipe:
         _one_of("silu", self.silu, ("tanh", "native"))
         _one_of("platform", self.platform, tuple(PLATFORM_LIMITS))
         _one_of("layout", self.layout, ("anemll",))
-        if self.prefix is not None and not self.prefix.replace("-", "_").replace(".", "_").isidentifier():
-            raise RecipeError(f"prefix {self.prefix!r} becomes file names: use letters, digits, '-', '.' and '_'")
+        if self.prefix is not None and (not _PREFIX.fullmatch(self.prefix) or "_chunk_" in self.prefix):
+            raise RecipeError(
+                f"prefix {self.prefix[:80]!r} becomes file names: use up to 64 of A-Z, a-z, 0-9, '_', '-' and '.', the "
+                "first a letter or digit, without _chunk_"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain scalars, ready for JSON and YAML; ``from_dict`` reads it back."""

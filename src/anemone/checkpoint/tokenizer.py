@@ -31,6 +31,18 @@ def find_tokenizer_files(folder: Path) -> dict[str, Path]:
     return found | {f"{NAMED_TEMPLATES}/{template.name}": template for template in templates}
 
 
+def check_tokenizer(files: TokenizerFiles, needed: bool) -> None:
+    """CheckpointError when tokenizer.json holds no tokenizer, or is ``needed`` and absent."""
+    if "tokenizer.json" not in files:
+        if needed:
+            raise CheckpointError(
+                "The checkpoint has no tokenizer.json, which a text needs to become tokens; add it, or leave out the "
+                "verification."
+            )
+    elif not isinstance(_object(files, "tokenizer.json").get("model"), dict):
+        raise CheckpointError("tokenizer.json holds no tokenizer (it has no model); download it again.")
+
+
 def chat_templates(files: TokenizerFiles) -> dict[str, str]:
     """Template name -> Jinja source; the main one is called "default"; empty for a base model.
 
@@ -53,11 +65,14 @@ def chat_templates(files: TokenizerFiles) -> dict[str, str]:
     if isinstance(stated, str):
         return {"default": stated}
     try:
-        return dict(stated) if isinstance(stated, dict) else {entry["name"]: entry["template"] for entry in stated}
-    except (KeyError, TypeError) as error:
+        templates = dict(stated) if isinstance(stated, dict) else {entry["name"]: entry["template"] for entry in stated}
+    except (KeyError, TypeError):
+        templates = {"default": None}
+    if not all(isinstance(text, str) for pair in templates.items() for text in pair):
         raise CheckpointError(
             "chat_template in tokenizer_config.json is neither a text nor a list of {name, template}; correct it there."
-        ) from error
+        )
+    return templates
 
 
 def chat_template(files: TokenizerFiles) -> str | None:
@@ -107,19 +122,26 @@ def _eos_token(files: TokenizerFiles) -> str | None:
     """The text of the tokenizer's eos token; older folders keep it in special_tokens_map.json alone."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         token = _object(files, name).get("eos_token")
-        if token is not None:
-            return str(token["content"] if isinstance(token, dict) else token)
+        if isinstance(token, dict):
+            token = token.get("content")
+        if isinstance(token, str):
+            return token
     return None
 
 
 def _vocabulary(files: TokenizerFiles) -> dict[str, int]:
     """Text -> id of the added tokens and, where it is a plain mapping, of the vocabulary."""
-    tokenizer = _object(files, "tokenizer.json")
-    vocabulary = tokenizer.get("model", {}).get("vocab", {})
-    ids: dict[str, int] = dict(vocabulary) if isinstance(vocabulary, dict) else {}
-    for number, token in _object(files, "tokenizer_config.json").get("added_tokens_decoder", {}).items():
-        ids[token["content"]] = int(number)
-    return ids | {token["content"]: token["id"] for token in tokenizer.get("added_tokens", [])}
+    tokenizer, config = _object(files, "tokenizer.json"), _object(files, "tokenizer_config.json")
+    try:
+        vocabulary = tokenizer.get("model", {}).get("vocab", {})
+        ids: dict[str, int] = dict(vocabulary) if isinstance(vocabulary, dict) else {}
+        for number, token in config.get("added_tokens_decoder", {}).items():
+            ids[token["content"]] = int(number)
+        return ids | {token["content"]: int(token["id"]) for token in tokenizer.get("added_tokens", [])}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            "tokenizer.json or tokenizer_config.json lists tokens without their text and id; download it again."
+        ) from error
 
 
 def _text(files: TokenizerFiles, name: str) -> str:

@@ -48,33 +48,43 @@ def command(
     Steps, for --restart and --only: 1 embeddings, 2 LM head, 3-5 decoder packages, 6 compile (macOS), 7 tokenizer and
     metadata, 8 verify. Finished parts are kept when a conversion is run again.
     """
-    from anemone.conversion.convert import convert
+    from anemone.conversion.convert import Conversion, convert
     from anemone.conversion.steps import Steps
+    from anemone.errors import GateFailed, PackageError
 
     recipe = options.make_recipe(
         lut_embeddings=lut_embeddings, lut_ffn=lut_ffn, lut_lmhead=lut_lmhead, chunk=chunk, no_score=no_score,
         context=context, batch=batch, max_chunk_mb=max_chunk_mb, head_split=head_split, argmax=argmax,
         kv_write=kv_write, silu=silu, prefix=prefix, platform=platform,
     )  # fmt: skip
-    conversion = convert(
-        source, output, recipe, verification=not no_verify, steps=Steps(restart, only), workers=workers,
-        progress=make_progress(),
-    )  # fmt: skip
+    try:
+        conversion = convert(
+            source, output, recipe, verification=not no_verify, steps=Steps(restart, only), workers=workers,
+            progress=make_progress(),
+        )  # fmt: skip
+    except GateFailed as failed:
+        if isinstance(failed.result, Conversion):
+            show(failed.result, as_json)
+        raise
+    except OSError as error:
+        raise PackageError(f"{error.filename or output} cannot be written or read: {error.strerror}") from None
+    show(conversion, as_json)
+
+
+def show(conversion: "Conversion", as_json: bool) -> None:
     if as_json:
         print_json(conversion.as_dict())
     else:
         print_conversion(conversion)
-    if conversion.report and not conversion.report.passed:
-        raise typer.Exit(1)
 
 
 def print_conversion(conversion: "Conversion") -> None:
     typer.echo(f"{conversion.bundle}")
     print_table([(build.path.name, size(build.bytes), build.summary) for build in conversion.parts])
-    plan = conversion.plan
+    plan, written = conversion.plan, sum(build.bytes for build in conversion.parts)
     print_facts(
         [
-            ("total", f"{size(plan.total_bytes)}, {plan.bits_per_weight:.2f} bits per weight"),
+            ("total", f"{size(written)}, {plan.bits_per_weight:.2f} bits per weight"),
             ("when running", f"{size(plan.resident_bytes)} of weights, cache and activations"),
             ("took", f"{conversion.seconds:.1f} s, {conversion.peak_rss_mb:.0f} MB at most"),
         ]

@@ -13,11 +13,13 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_table(rows: Sequence[Sequence[str]], indent: str = "  ") -> None:
-    """Columns as wide as their widest cell; numbers (cells that start with a digit) to the right."""
+    """Columns as wide as their widest cell; behind the first, numbers (cells that start with a digit) to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.rjust(w) if cell[:1].isdigit() else cell.ljust(w) for cell, w in zip(row, widths, strict=True))
-        typer.echo((indent + "  ".join(cells)).rstrip())
+    for name, *values in rows:
+        cells = [
+            cell.rjust(w) if cell[:1].isdigit() else cell.ljust(w) for cell, w in zip(values, widths[1:], strict=True)
+        ]
+        typer.echo((indent + "  ".join([name.ljust(widths[0]), *cells])).rstrip())
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:

@@ -2,19 +2,19 @@
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from anemone.checkpoint import Checkpoint
-from anemone.checkpoint.tokenizer import stop_tokens
+from anemone.checkpoint.tokenizer import check_tokenizer, find_tokenizer_files, stop_tokens
 from anemone.conversion.parts import KEY, Build
 from anemone.conversion.plan import Part, Plan
 from anemone.errors import PackageError
 from anemone.evaluate.report import Report
 from anemone.graph.functions import head_sizes
 from anemone.package import bundle_writer
-from anemone.package.bundle import FORMAT
+from anemone.package.bundle import FORMAT, META
 from anemone.package.meta import meta_values
 from anemone.package.read import read_package
 from anemone.version import __version__
@@ -36,12 +36,14 @@ class Completion:
         """Write everything beside the packages, with the verification's ``report`` once there is one."""
         self._remove_stale()
         tokenizer = self.source.tokenizer_files()
+        for name in find_tokenizer_files(self.out).keys() - tokenizer.keys():  # such as another model's chat template
+            (self.out / name).unlink()
         stops = stop_tokens(self.source.config, self.source.generation_config, tokenizer)
         bundle_writer.write_tokenizer(self.out, tokenizer)
         bos = self.source.config.get("bos_token_id")
         bundle_writer.write_config(self.out, self.plan.config.model_type, stops, bos)
         self._write_meta()
-        self._write_manifest(stops, report)
+        self._write_manifest(stops, report, tokenizer)
 
     def _write_meta(self) -> None:
         plan = self.plan
@@ -52,7 +54,7 @@ class Completion:
         meta = meta_values(self.source.name, plan.recipe, plan.config, plan.prefix, sizes, files, count)
         bundle_writer.write_meta(self.out, meta)
 
-    def _write_manifest(self, stops: Sequence[int], report: Report | None) -> None:
+    def _write_manifest(self, stops: Sequence[int], report: Report | None, tokenizer: Collection[str]) -> None:
         plan = self.plan
         manifest = {
             "format": FORMAT,
@@ -67,7 +69,9 @@ class Completion:
             "validated": bool(report and report.passed),
             "verify": report.as_dict() if report else None,
         }
-        bundle_writer.write_manifest(self.out, manifest, self.digests)
+        compiled = [build.path.with_suffix(".mlmodelc") for build in self.builds]
+        others = (*tokenizer, "config.json", META, *(path.name for path in compiled if path.is_dir()))
+        bundle_writer.write_manifest(self.out, manifest, self.digests, others)
 
     def _file_name(self, part: Part) -> str:
         """The compiled package's name where there is one: apps load only those."""
@@ -83,6 +87,13 @@ class Completion:
             log.info("removing %s, which this recipe does not use", package)
             shutil.rmtree(package)
             shutil.rmtree(package.with_suffix(".mlmodelc"), ignore_errors=True)
+
+
+def check_text_files(source: Checkpoint, needed: bool) -> None:
+    """Raise CheckpointError for whatever would stop ``Completion`` or, if ``needed``, the verification after it."""
+    tokenizer = source.tokenizer_files()
+    stop_tokens(source.config, source.generation_config, tokenizer)
+    check_tokenizer(tokenizer, needed)
 
 
 def _ours(package: Path) -> bool:

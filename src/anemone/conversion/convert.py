@@ -12,17 +12,18 @@ from typing import Any
 
 from anemone.checkpoint import Checkpoint, open_checkpoint
 from anemone.compress.fp16 import Fp16Loss, combine
-from anemone.conversion.completion import Completion
+from anemone.conversion.completion import Completion, check_text_files
 from anemone.conversion.parts import Build, build_part, finished, part_key
 from anemone.conversion.plan import Part, Plan, make_plan
 from anemone.conversion.steps import COMPILE, COMPLETE, STEPS, TEST, Steps
-from anemone.errors import GateFailed, PackageError
+from anemone.errors import GateFailed, PackageError, RecipeError
 from anemone.evaluate.report import Report
 from anemone.evaluate.verify import verify
 from anemone.memory import peak_rss_mb
 from anemone.package import bundle_writer
 from anemone.package.bundle import file_hashes
 from anemone.package.compile import compile_package
+from anemone.package.place import remove_unfinished, sole_writer
 from anemone.progress import Progress, Silent
 from anemone.recipe import Recipe
 
@@ -73,22 +74,41 @@ def convert(
 ) -> Conversion:
     """Write the bundle of ``source`` to the folder ``out`` and verify it.
 
-    Raises GateFailed when the finished bundle does not compute what the checkpoint computes; its manifest then says so.
+    Raises GateFailed when the finished bundle does not compute what the checkpoint computes; its manifest then says so,
+    and the error carries the Conversion as ``result``.
     """
     begun, steps, progress = time.monotonic(), steps or Steps(), progress or Silent()
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     plan = make_plan(checkpoint, recipe or Recipe())
+    if steps.only == TEST and not verification:
+        raise RecipeError(f"only {TEST} is the verification, which is not wanted: nothing is left to do")
+    check_text_files(checkpoint, needed=verification and steps.wanted(TEST))
     out = Path(out)
     bundle_writer.check_folder(out)
     for note in plan.notes:
         progress.note(note)
     out.mkdir(parents=True, exist_ok=True)
+    with sole_writer(out):
+        builds, report = _write(plan, checkpoint, out, steps, verification, workers, progress)
+    result = Conversion(out, plan, tuple(builds), time.monotonic() - begun, peak_rss_mb(), report)
+    if report and not report.passed:
+        raise GateFailed(f"{out} was written but does not pass: {report.failure}", result)
+    return result
+
+
+def _write(
+    plan: Plan, checkpoint: Checkpoint, out: Path, steps: Steps, verification: bool, workers: int, progress: Progress
+) -> tuple[list[Build], Report | None]:
+    """The wanted steps; the parts that they wrote or found finished, and the verification's report."""
+    remove_unfinished(out)
     with ThreadPoolExecutor(1) as hashing:  # files are read again for their hashes while the next part is written
         source_hash = hashing.submit(checkpoint.source_hash)
         builds, digests = [], {}
         for part in plan.parts:
-            builds.append(_make(plan, part, checkpoint, source_hash, out, steps, workers, progress))
-            digests[builds[-1].path.name] = hashing.submit(file_hashes, builds[-1].path)
+            build = _make(plan, part, checkpoint, source_hash, out, steps, workers, progress)
+            if build is not None:
+                builds.append(build)
+                digests[build.path.name] = hashing.submit(file_hashes, build.path)
     if steps.wanted(COMPILE):
         _compile(builds, out, progress)
     bundle = Completion(out, plan, builds, checkpoint, {name: digest.result() for name, digest in digests.items()})
@@ -98,10 +118,7 @@ def convert(
     if verification and steps.wanted(TEST):
         report = verify(out, checkpoint, progress=progress)
         bundle.write(report)
-    result = Conversion(out, plan, tuple(builds), time.monotonic() - begun, peak_rss_mb(), report)
-    if report and not report.passed:
-        raise GateFailed(f"{out} was written but does not pass: {report.failure}")
-    return result
+    return builds, report
 
 
 def _make(
@@ -113,20 +130,25 @@ def _make(
     steps: Steps,
     workers: int,
     progress: Progress,
-) -> Build:
-    """Write the part, or keep the finished one."""
+) -> Build | None:
+    """Write the part, or keep the finished one; None for a part that is not there when only another one is wanted."""
     path, own = out / f"{part.name}.mlpackage", STEPS[part.kind]
 
     def key() -> str:
         return part_key(plan, part, source_hash.result())
 
-    if not steps.again(*own) and finished(path, key):
+    current = finished(path, part, key)
+    if current and not steps.again(*own):
         progress.note(f"{part.name}: finished before, kept")
         return Build.kept(part, path)
     if not steps.wanted(*own):
+        if steps.only is not None and steps.only < COMPILE:
+            return None
         raise PackageError(
             f"{path} is not there for this recipe and source; run step {own[0]} before step {steps.only}"
         )
+    if path.exists() and not current:
+        bundle_writer.forget(out)  # the bundle that the old part belongs to ends here
     return build_part(plan, part, source, key, path, workers, progress)
 
 

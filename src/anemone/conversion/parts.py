@@ -70,12 +70,15 @@ def part_key(plan: Plan, part: Part, source_hash: str) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def finished(path: Path, key: Callable[[], str]) -> bool:
-    """Whether the package at ``path`` was completed with this key (packages appear only when complete)."""
+def finished(path: Path, part: Part, key: Callable[[], str]) -> bool:
+    """Whether the package at ``path`` is this part, completed with this key (packages appear only when complete)."""
     try:
-        return path.is_dir() and read_package(path).user_defined.get(KEY) == key()
+        if not path.is_dir():
+            return False
+        package = read_package(path)
     except PackageError:
         return False
+    return package.weight_bytes == part.weight_bytes and package.user_defined.get(KEY) == key()
 
 
 def build_part(

@@ -6,7 +6,6 @@ every file. A bundle without manifest (made by ANEMLL) is read from meta.yaml al
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anemone.errors import PackageError
+from anemone.package.place import replacing
 
 META = "meta.yaml"
 MANIFEST = "manifest.json"
@@ -89,12 +89,8 @@ def read_bundle(path: str | Path) -> Bundle:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file's text at once: a reader sees the old or the new one."""
-    temporary = path.with_name(f".{path.name}.part")
-    with open(temporary, "w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        temporary.write_text(text, "utf-8")
 
 
 def file_hashes(folder: Path) -> dict[str, str]:

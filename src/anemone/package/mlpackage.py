@@ -96,8 +96,10 @@ class PackageWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._blob.close()
-        shutil.rmtree(self._building, ignore_errors=True)
+        try:
+            self._blob.close()  # fails again where the disk is full
+        finally:
+            shutil.rmtree(self._building, ignore_errors=True)
 
     def add_dense(self, key: str, shape: Shape, values: NDArray[np.float16] | Iterable[NDArray[np.float16]]) -> Stored:
         """Store an fp16 weight of ``shape`` under Weight.key ``key``.
