@@ -9,7 +9,10 @@ import pytest
 from kmeans_truth import best_errors, squared_error
 from numpy.random import Generator
 
+from anemone.compress.bins import make_bins
+from anemone.compress.codes import to_codes
 from anemone.compress.kmeans import kmeans_1d
+from anemone.compress.points import points_of_rows
 from anemone.errors import CheckpointError, RecipeError
 
 LIMIT = 1.005
@@ -62,7 +65,7 @@ def sample(name: str, n: int) -> np.ndarray:
     return (SMOOTH | COARSE)[name](rng, n).astype(np.float16)
 
 
-@pytest.mark.parametrize("n", [300, 8192])
+@pytest.mark.parametrize("n", [300, 5000])
 @pytest.mark.parametrize("name", [*SMOOTH, *COARSE])
 def test_error_is_within_half_a_percent_of_the_optimum(name: str, n: int) -> None:
     values = sample(name, n)
@@ -90,6 +93,26 @@ def test_error_of_a_whole_group_is_within_half_a_percent_of_the_optimum(name: st
         if np.unique(values).size > 1 << bits:
             error = squared_error(values.astype(np.float64), kmeans_1d(values, 1 << bits))
             assert error <= LIMIT * best_errors(values, 1 << bits)[1], bits
+
+
+@pytest.mark.parametrize("count", [16, 128, 1024])
+@pytest.mark.parametrize("name", [*SMOOTH, *COARSE])
+def test_bins_hold_all_points_in_order(name: str, count: int) -> None:
+    groups = np.stack([sample(name, 700), sample("gaussian", 700), sample(name, 700)])
+    points = points_of_rows(to_codes(groups))
+    bins = make_bins(points, count)
+    for group, values in enumerate(np.sort(groups.astype(np.float64), axis=1)):
+        places = bins.places[:, group]
+        assert places[0] == points.starts[group]
+        assert places[-1] == points.starts[group + 1]
+        ends = np.rint(bins.mass[:, group] - bins.mass[0, group]).astype(int)
+        assert ends[-1] == values.size
+        for b, held in enumerate(np.split(values, ends[1:-1])):
+            assert np.unique(held).size == places[b + 1] - places[b]
+            second = bins.second[b + 1, group] - bins.second[b, group]
+            np.testing.assert_allclose(second, (held**2).sum(), rtol=1e-9, atol=1e-12 * (values**2).mean())
+        if np.unique(values).size <= count:
+            assert np.diff(places).max() == 1
 
 
 @pytest.mark.parametrize("values", [[0.0], [-0.0, 0.0], [0.3] * 100, [1e3, -2.5, 0.0], [SUBNORMAL, 65504, -65504]])

@@ -63,8 +63,8 @@ def test_indices_name_the_nearest_of_the_table() -> None:
 )
 def test_rows_that_the_group_does_not_divide_share_tables_evenly(rows: int, group: int, effective: int) -> None:
     assert effective_group(rows, group) == effective
-    weight = weights(rows, 4 if rows > 1000 else 100)
-    check_form(palettize(weight, 3, group), weight.shape, 3, effective)
+    weight = weights(rows, 3 if rows > 1000 else 100)
+    check_form(palettize(weight, 4, group), weight.shape, 4, effective)
 
 
 def test_group_zero_is_the_whole_tensor() -> None:

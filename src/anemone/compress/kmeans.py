@@ -61,11 +61,10 @@ def kmeans(points: Points, k: int) -> NDArray[np.float16]:
 def _cluster(points: Points, k: int) -> NDArray[np.float16]:
     bins = make_bins(points, bin_count(k))
     edges = best_edges(bins, k)
-    places = np.take_along_axis(bins.points, edges, axis=0) + points.starts[:-1]
-    steps = _points_beside(bins.points, edges)
-    places, weight, moment = refine(points, places, steps)
+    places = refine(points, np.take_along_axis(bins.places, edges, axis=0), _points_beside(bins.places, edges))
+    mass, moment = np.diff(points.mass[places], axis=0), np.diff(points.moment[places], axis=0)
     at_edge = points.values[np.minimum(places[:-1], points.starts[1:] - 1)]  # for a cluster left without values
-    mean: NDArray[np.float64] = np.divide(moment, weight, out=at_edge, where=weight > 0)
+    mean: NDArray[np.float64] = np.divide(moment, mass, out=at_edge, where=mass > 0)
     return mean.T.astype(np.float16) + np.float16(0)  # a mean may round to -0; -0 + 0 is 0
 
 
@@ -74,9 +73,11 @@ def bin_count(k: int) -> int:
     return max(128, min(8 * k, 1024))
 
 
-def _points_beside(before: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
+def _points_beside(places: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
     """Points in the larger of the two bins that meet at each edge (clusters + 1, groups)."""
-    held = np.diff(before, axis=0, prepend=0, append=before[-1:])  # of the bin that ends at each edge; one more after
+    held = np.diff(
+        places, axis=0, prepend=places[:1], append=places[-1:]
+    )  # of the bin that ends at each edge; one more after
     beside: NDArray[np.int64] = np.maximum(
         np.take_along_axis(held, edges, axis=0), np.take_along_axis(held, edges + 1, axis=0)
     )

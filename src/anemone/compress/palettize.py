@@ -102,8 +102,7 @@ def _large_group(read: Read, rows: slice, columns: int, bits: int, workers: int)
 def _table(points: Points, pinned: NDArray[np.bool_], bits: int) -> NDArray[np.float16]:
     """The groups' tables (groups, 2**bits); those of ``pinned`` groups hold an exact zero."""
     if pinned.any():
-        zero = (points.values == 0) & np.repeat(pinned, points.counts)
-        points = Points(points.values, np.where(zero, PINNED, points.weights), points.starts)
+        points = points.heavier((points.values == 0) & np.repeat(pinned, points.counts), PINNED)
     table = kmeans(points, 1 << bits)
     nearest = np.abs(table[pinned]).argmin(axis=1)
     table[pinned, nearest] = 0

@@ -12,7 +12,7 @@ SIDE_BY_SIDE = 1 << 14
 
 def best_edges(bins: Bins, clusters: int) -> NDArray[np.int64]:
     """Where clusters of least squared error begin and end (clusters + 1, groups): bins, from 0 to their number."""
-    count, groups = bins.weight.shape[0] - 1, bins.weight.shape[1]
+    count, groups = bins.mass.shape[0] - 1, bins.mass.shape[1]
     edges = np.empty((clusters + 1, groups), np.int64)
     open_groups, window = np.arange(groups), min(3 * count // clusters, count)
     while open_groups.size:
@@ -57,11 +57,11 @@ def _edges_within(bins: Bins, some: NDArray[np.int64], clusters: int, window: in
 
 def _costs(bins: Bins, some: NDArray[np.int64], window: int) -> NDArray[np.float32]:
     """Squared error of the ``width`` bins before ``end`` as one cluster, [width, end, group]; infinite where absent."""
-    weight, first, second = (np.ascontiguousarray(x[:, some]) for x in (bins.weight, bins.first, bins.second))
-    cost = np.full((window + 1, *weight.shape), np.inf, np.float32)
+    masses, moments, second = (np.ascontiguousarray(x[:, some]) for x in (bins.mass, bins.moment, bins.second))
+    cost = np.full((window + 1, *masses.shape), np.inf, np.float32)
     for width in range(1, window + 1):
-        mass = np.maximum(weight[width:] - weight[:-width], np.finfo(np.float64).tiny)
-        moment = first[width:] - first[:-width]
+        mass = np.maximum(masses[width:] - masses[:-width], np.finfo(np.float64).tiny)
+        moment = moments[width:] - moments[:-width]
         mean = moment / mass
         error = second[width:] - second[:-width] - moment * mean + mass * rounding(mean) ** 2
         np.maximum(error, 0, out=cost[width, width:], casting="same_kind")

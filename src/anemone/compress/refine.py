@@ -12,29 +12,23 @@ REACH = 2
 PASSES = 24
 
 
-def refine(
-    points: Points, edges: NDArray[np.int64], steps: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-    """Better edges than ``edges`` (clusters + 1, groups), and each cluster's weight and moment (clusters, groups).
+def refine(points: Points, edges: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Better edges than ``edges``, all (clusters + 1, groups).
 
     edges: positions among the points, those of a group from its start to the next group's. steps: how far from its best
     place each edge may be. Every pass halves them; the last ones go point by point, until nothing changes.
     """
-    weight = np.concatenate([[0], np.cumsum(points.weights)])
-    moment = np.concatenate([[0], np.cumsum(points.weights * points.values)])
     for _ in range(PASSES):
         steps = np.maximum(steps // 2, 1)
-        moved = _best_nearby(weight, moment, edges, steps)
+        moved = _best_nearby(points, edges, steps)
         done = bool((steps == 1).all() and (moved == edges).all())
         edges = moved
         if done:
             break
-    return edges, np.diff(weight[edges], axis=0), np.diff(moment[edges], axis=0)
+    return edges
 
 
-def _best_nearby(
-    weight: NDArray[np.float64], moment: NDArray[np.float64], edges: NDArray[np.int64], steps: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _best_nearby(points: Points, edges: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.int64]:
     """The best edges among those up to REACH steps away, by dynamic programming from cluster to cluster.
 
     The squared error of a cluster is its second moment less moment**2 / weight; second moments add up to the same
@@ -45,7 +39,7 @@ def _best_nearby(
     places = edges[:, None] + moves[:, None] * steps[:, None]  # (clusters + 1, moves, groups)
     places[0], places[-1] = edges[0], edges[-1]
     places = np.clip(places, edges[0], edges[-1])
-    mass, sums = weight[places], moment[places]
+    mass, sums = points.mass[places], points.moment[places]
     mass = mass[1:, None] - mass[:-1, :, None]  # (clusters, moves of the begin, moves of the end, groups)
     sums = sums[1:, None] - sums[:-1, :, None]
     mean = np.divide(sums, mass, out=np.zeros_like(sums), where=mass > 0)
