@@ -1,6 +1,5 @@
 """Packages on disk: what is stored, decoded by coremltools; atomic, deterministic, shared."""
 
-import hashlib
 import json
 import subprocess
 import sys

@@ -86,8 +86,8 @@ class Program:
         the next program). Images are PIL images, or uint8 arrays of their pixels; a classifier gives its label as a str
         or int and its probabilities as a dict. ``state`` is updated in place; it is needed when the function declares
         states. ``observe(op_name, op_kind, outputs)`` is called after every op, with fp16 tensors as fp32 arrays that
-        are valid only during the call. Raises ExecuteError for wrong names, shapes or dtypes, a missing state, an unknown
-        function or op.
+        are valid only during the call. Raises ExecuteError for wrong names, shapes or dtypes, a missing state, an
+        unknown function or op.
         """
         plan, values, outputs = self.bind(inputs, state, function, fused=observe is None)
         described = self.functions[self._known(function or self.default_function)].outputs
