@@ -1,4 +1,4 @@
-"""k-means of numbers on a line, as good as exact: within 0.5 % of the least squared error, mostly within 0.02 %.
+"""k-means of numbers on a line, as good as exact: within 0.5 % of the least squared error, mostly within 0.01 %.
 
 The best division of a few hundred bins is found by dynamic programming, then its edges move to their best places among
 the values themselves. Many groups are worked on side by side.
@@ -69,15 +69,13 @@ def _cluster(points: Points, k: int) -> NDArray[np.float16]:
 
 
 def bin_count(k: int) -> int:
-    """Eight bins a cluster leave the refinement 0.01 % to lose, four 0.2 %; 1024 bound time and memory."""
-    return max(128, min(8 * k, 1024))
+    """Twelve bins a cluster leave the refinement 0.003 % to lose (4 bits), eight 0.01 % (6), four 0.1 % (8)."""
+    return max(192, min(8 * k, 1024))
 
 
 def _points_beside(places: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
     """Points in the larger of the two bins that meet at each edge (clusters + 1, groups)."""
-    held = np.diff(
-        places, axis=0, prepend=places[:1], append=places[-1:]
-    )  # of the bin that ends at each edge; one more after
+    held = np.diff(places, axis=0, prepend=places[:1], append=places[-1:])  # before each edge, and after the last
     beside: NDArray[np.int64] = np.maximum(
         np.take_along_axis(held, edges, axis=0), np.take_along_axis(held, edges + 1, axis=0)
     )

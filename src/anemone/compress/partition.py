@@ -11,10 +11,14 @@ SIDE_BY_SIDE = 1 << 14
 
 
 def best_edges(bins: Bins, clusters: int) -> NDArray[np.int64]:
-    """Where clusters of least squared error begin and end (clusters + 1, groups): bins, from 0 to their number."""
+    """Where clusters of least squared error begin and end (clusters + 1, groups): bins, from 0 to their number.
+
+    Clusters are first sought within a window of four times the mean width. A wider one would come out cut in pieces,
+    at least one of them wider than half the window: groups with such a cluster are done again with twice the window.
+    """
     count, groups = bins.mass.shape[0] - 1, bins.mass.shape[1]
     edges = np.empty((clusters + 1, groups), np.int64)
-    open_groups, window = np.arange(groups), min(3 * count // clusters, count)
+    open_groups, window = np.arange(groups), min(4 * count // clusters, count)
     while open_groups.size:
         sure = np.empty(open_groups.size, np.bool_)
         step = max(1, SIDE_BY_SIDE // count)
@@ -22,7 +26,7 @@ def best_edges(bins: Bins, clusters: int) -> NDArray[np.int64]:
             some = open_groups[at : at + step]
             edges[:, some] = found = _edges_within(bins, some, clusters, window)
             widest = np.diff(found, axis=0).max(axis=0)
-            sure[at : at + step] = (3 * widest <= 2 * window) | (window == count)
+            sure[at : at + step] = (2 * widest <= window) | (window == count)
         open_groups, window = open_groups[~sure], min(2 * window, count)
     return edges
 
