@@ -9,6 +9,7 @@ import pytest
 from tiny import make_tiny
 
 from anemone.checkpoint import open_checkpoint
+from anemone.checkpoint.gguf_config import synthesise_config
 from anemone.conversion.plan import make_plan
 from anemone.errors import AnemoneError, CheckpointError
 
@@ -61,3 +62,15 @@ def test_yarn_takes_zero_for_its_defaults_as_transformers_does(checkpoint: Path)
     plain = make_plan(opened).config.rope
     opened.config["rope_parameters"] = json.loads(json.dumps(YARN | {"beta_fast": 0, "beta_slow": None}))
     assert make_plan(opened).config.rope == plain
+
+
+@pytest.mark.parametrize("value", [0, -4, "4", 4.0, math.nan])
+def test_a_gguf_without_a_whole_number_of_heads_is_damaged(value: Any) -> None:
+    metadata = {"general.architecture": "llama", "llama.attention.head_count": value, "llama.embedding_length": 64}
+    with pytest.raises(CheckpointError, match=r"llama\.attention\.head_count is"):
+        synthesise_config(metadata, {}, None)
+
+
+def test_a_folder_whose_name_is_no_text_has_a_name_that_can_be_written(tmp_path: Path) -> None:
+    folder = make_tiny(tmp_path / "plain", "llama").rename(tmp_path / "caf\udce9")
+    assert open_checkpoint(folder).name == "caf?"

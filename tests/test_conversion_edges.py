@@ -10,7 +10,9 @@ import pytest
 from bundles import FP16, command
 from tiny import make_tiny
 
+from anemone.compress.spec import LutSpec
 from anemone.conversion.convert import convert
+from anemone.conversion.plan import make_plan
 from anemone.conversion.steps import Steps
 from anemone.errors import CheckpointError, GateFailed, PackageError, RecipeError
 from anemone.evaluate import report
@@ -186,3 +188,8 @@ def test_the_sizes_that_are_shown_add_up(source, tmp_path):
     assert shown["total_bytes"] == sum(part["bytes"] for part in shown["parts"])
     text = command("convert", source, "-o", tmp_path / "out", *SMALL, "--no-verify").stdout
     assert f"{shown['total_bytes'] / 1e3:.1f} kB, " in text
+
+
+def test_palettisation_that_makes_a_part_larger_is_said(source):
+    assert "no less than fp16" in " ".join(make_plan(source, Recipe(lut_ffn=LutSpec(8, 1))).notes)
+    assert "no less than fp16" not in " ".join(make_plan(source).notes)

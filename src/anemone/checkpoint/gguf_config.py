@@ -61,7 +61,7 @@ def synthesise_config(
     keys = _Keys(metadata, architecture)
     keys.check(_UNDERSTOOD | (_UNDERSTOOD_GEMMA3 if architecture == "gemma3" else set()))
     model_type, class_name = _MODELS[architecture]
-    heads, hidden = keys.uniform("attention.head_count"), keys.required("embedding_length")
+    heads, hidden = keys.uniform("attention.head_count"), keys.uniform("embedding_length")
     head_dim = keys.get("attention.key_length", hidden // heads)
     for key in ("attention.value_length", "rope.dimension_count"):
         if keys.get(key, head_dim) != head_dim:
@@ -127,12 +127,15 @@ class _Keys:
         return self._values[key]
 
     def uniform(self, key: str, default: Any = None) -> int:
-        """One number for all layers; some files list it per layer."""
+        """One whole number above 0 for all layers; some files list it per layer."""
         value = self.required(key) if default is None else self.get(key, default)
         values = set(value) if isinstance(value, list) else {value}
         if len(values) != 1:
             raise UnsupportedModel(f"{self.architecture}.{key} differs from layer to layer ({value}).")
-        return int(values.pop())
+        number = values.pop()
+        if not isinstance(number, int) or number < 1:
+            raise CheckpointError(f"{self.architecture}.{key} is {number!r}; it must be a whole number above 0.")
+        return number
 
 
 def _vocabulary(shapes: dict[str, tuple[int, ...]]) -> int:

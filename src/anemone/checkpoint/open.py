@@ -23,7 +23,7 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
     """
     path = Path(source).expanduser()
     if path.is_dir():
-        return _open_folder(path, path.resolve().name)
+        return _open_folder(path, _name(path.resolve().name))
     if path.suffix == ".gguf" and path.is_file():
         return _open_gguf(path)
     if path.exists():
@@ -38,6 +38,11 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
             )
         return _open_folder(folder, source.split("/")[1])
     raise CheckpointError(f"{source} does not exist; give {_EXPECTED}.")
+
+
+def _name(name: str) -> str:
+    """A file's name as text that can be written: bytes in it that are no UTF-8 become question marks."""
+    return name.encode(errors="replace").decode()
 
 
 def _open_folder(folder: Path, name: str) -> Checkpoint:
@@ -86,4 +91,4 @@ def _open_gguf(path: Path) -> Checkpoint:
         files = rebuild_tokenizer(file.metadata, weights.config["max_position_embeddings"])
         return files | {"generation_config.json": json.dumps(generation_config, indent=2).encode()}
 
-    return Checkpoint(path, path.stem, weights.config, generation_config, weights, tokenizer)
+    return Checkpoint(path, _name(path.stem), weights.config, generation_config, weights, tokenizer)

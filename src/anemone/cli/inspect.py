@@ -97,4 +97,5 @@ def print_package(package: "PackageInfo") -> None:
 
 
 def _shapes(feature: "Feature") -> str:
-    return " or ".join(str(list(shape)) for shape in feature.shapes or (feature.shape,))
+    shapes = feature.shapes or ((feature.shape,) if feature.shape else ())
+    return " or ".join(str(list(shape)) for shape in shapes) or "follows the input"

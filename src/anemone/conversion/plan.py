@@ -228,6 +228,12 @@ def _remarks(parts: Sequence[Part], config: DecoderConfig) -> list[str]:
         for part in parts
         if part.weight_bytes > LARGE_PROGRAM
     ]
+    notes += [
+        f"{part.name} takes {part.bits_per_weight:.1f} bits per weight with its tables, no less than fp16's 16: use "
+        f"larger groups than {part.lut.group}, fewer bits or none"
+        for part in parts
+        if part.lut and part.bits_per_weight >= 16
+    ]
     if config.head_dim % 32:
         notes.append(
             f"head_dim {config.head_dim} is the last axis of the cache, where Core ML is reported to need a multiple "

@@ -17,9 +17,8 @@ def model_file(path: str | Path) -> Path:
     path = Path(path)
     manifest = path / "Manifest.json"
     if not manifest.is_file():
-        raise PackageError(
-            f"{path} is not a .mlpackage: {'it has no Manifest.json' if path.exists() else 'no such file'}."
-        )
+        why = "it has no Manifest.json" if path.is_dir() else "it is no folder" if path.exists() else "no such file"
+        raise PackageError(f"{path} is not a .mlpackage: {why}.")
     try:
         content = json.loads(inside(path, manifest).read_text("utf-8"))
         name = str(content["itemInfoEntries"][content["rootModelIdentifier"]]["path"])
