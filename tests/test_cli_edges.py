@@ -60,3 +60,9 @@ def test_the_version_is_told():
     assert done.returncode == 0
     assert done.stdout.startswith("anemone ")
     assert done.stdout.count("\n") == 1
+
+
+def test_a_negative_seed_is_refused():
+    done = subprocess.run([*ANEMONE, "execute", "x.mlpackage", "--random", "-1"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from bundles import FP16, command
+from bundles import FP16, command, weight_file
 from tiny import make_tiny
 
 from anemone.compress.spec import LutSpec
@@ -146,6 +146,17 @@ def test_a_missed_gate_still_reports(source, tmp_path, monkeypatch):
     assert done.returncode == 1
     assert json.loads(done.stdout)["verify"]["passed"] is False
     assert "does not pass" in done.stderr.splitlines()[-1]
+
+
+def test_a_kept_part_that_has_changed_on_disk_names_the_way_out(source, tmp_path):
+    out = tmp_path / "out"
+    convert(source, out, RECIPE)
+    with open(weight_file(out / "llama_lm_head.mlpackage"), "r+b") as weights:
+        weights.seek(5000)
+        weights.write(bytes(32))
+    with pytest.raises(GateFailed, match="--restart 1"):
+        convert(source, out, RECIPE)
+    assert convert(source, out, RECIPE, steps=Steps(restart=1)).report.passed
 
 
 LIMITED = """

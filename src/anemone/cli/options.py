@@ -46,7 +46,7 @@ Inputs = Annotated[
     list[str] | None,
     typer.Option("--inputs", "-i", metavar="[NAME=]FILE", help="Inputs: .npz, .npy, .json or an image; repeatable."),
 ]
-Random = Annotated[int | None, typer.Option("--random", metavar="SEED", help="Random inputs in place of files.")]
+Random = Annotated[int | None, typer.Option("--random", metavar="SEED", min=0, help="Random inputs in place of files.")]
 Shape = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=1,64", help="Shape of a random input; repeatable.")
 ]

@@ -92,7 +92,9 @@ def convert(
         builds, report = _write(plan, checkpoint, out, steps, verification, workers, progress)
     result = Conversion(out, plan, tuple(builds), time.monotonic() - begun, peak_rss_mb(), report)
     if report and not report.passed:
-        raise GateFailed(f"{out} was written but does not pass: {report.failure}", result)
+        kept = any(build.reused for build in builds)
+        advice = "; parts of an earlier run were kept, --restart 1 makes them again" if kept else ""
+        raise GateFailed(f"{out} was written but does not pass: {report.failure}{advice}", result)
     return result
 
 
