@@ -10,7 +10,7 @@ from test_execute_products import conv
 
 from anemone.errors import ExecuteError
 from anemone.execute.compiler import compile_function
-from anemone.execute.numerics import numerics_mode
+from anemone.execute.modes import numerics_mode
 from anemone.execute.reader import Block, Function, Op, Var
 from anemone.execute.stored import Plain
 from anemone.execute.weights import Weights

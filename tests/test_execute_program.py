@@ -17,7 +17,7 @@ from anemone.errors import ExecuteError
 from anemone.execute import Program, State
 from anemone.execute.compiler import compile_function
 from anemone.execute.inplace import StateUse, analyse
-from anemone.execute.numerics import numerics_mode
+from anemone.execute.modes import numerics_mode
 from anemone.execute.ops import DEFINITIONS
 from anemone.execute.reader import Block, Function, Op, Var
 from anemone.execute.stored import Plain

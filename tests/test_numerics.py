@@ -13,7 +13,7 @@ from anemone.ane.numerics import CHIPS, HAZARDS, RULES, chip_rules
 from anemone.errors import ExecuteError
 from anemone.execute import Program
 from anemone.execute.ane_products import Accumulation, Packed, product
-from anemone.execute.numerics import numerics_mode
+from anemone.execute.modes import numerics_mode
 
 KEEP, FLUSH = Accumulation(flush=False), Accumulation(flush=True)
 INF = np.inf

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anemone.errors import ExecuteError
-
 Float = NDArray[np.float32]
 
 _BLOCK = 1 << 15  # elements whose scratch memory stays in the first two cache levels
@@ -88,20 +86,3 @@ class Numerics:
     kernels: Mapping[str, Callable[[Any], Callable[..., Any]]] = field(default_factory=dict)
     chip: str = ""
     enter: Callable[[NDArray[Any]], NDArray[Any]] | None = None
-
-
-MODES = ("float16", "float32", "ane")
-
-
-def numerics_mode(name: str) -> Numerics:
-    """The mode of this name; ``ane`` may be followed by a chip, as in ``ane:m1``. Raises ExecuteError."""
-    kind, _, chip = name.partition(":")
-    if kind not in MODES or (chip and kind != "ane"):
-        raise ExecuteError(f"numerics {name!r} is not known; choose one of {', '.join(MODES)}, ane:CHIP")
-    if kind == "float32":
-        return Numerics(name, None)
-    if kind == "float16":
-        return Numerics(name, round_half)
-    from anemone.execute.ane import ane_numerics  # it builds on the operations, which build on this module
-
-    return ane_numerics(chip)

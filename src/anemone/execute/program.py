@@ -11,7 +11,8 @@ from anemone.errors import ExecuteError
 from anemone.execute.compiler import Observer, Plan, compile_function
 from anemone.execute.dtypes import Array
 from anemone.execute.interface import convert_inputs, convert_output, read_signature
-from anemone.execute.numerics import Numerics, numerics_mode
+from anemone.execute.modes import numerics_mode
+from anemone.execute.numerics import Numerics
 from anemone.execute.reader import Function, Package, is_weight
 from anemone.execute.signature import Signature, TensorSpec
 from anemone.execute.state import State
