@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from anemone.evaluate.report import Report
 
 
+POOR = 0.5
+"""Agreement with the checkpoint below which the cost of palettisation is pointed out."""
+
+
 def print_report(report: "Report") -> None:
     graph, cost = report.graph.as_dict(), report.checkpoint.as_dict()
     typer.echo(f"verified on {graph['tokens']} tokens" if report.passed else f"NOT VERIFIED: {report.failure}")
@@ -22,6 +26,10 @@ def print_report(report: "Report") -> None:
             ("NaN and infinities", str(report.nonfinite)),
         ]
     )
+
+
+    if report.passed and cost["top1_agreement"] < POOR:
+        typer.echo("  the packages are right, but palettised so hard that they answer differently: use more bits")
 
 
 def _line(values: dict[str, float]) -> str:
