@@ -1,6 +1,7 @@
 """Decoding for a long time: memory stays flat, and every run gives the same bits."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -31,7 +32,9 @@ print(json.dumps({"digest": digest.hexdigest(), "growth": max(seen) - min(seen)}
 
 
 def decode(bundle, steps: int) -> dict:
-    done = subprocess.run([sys.executable, "-c", RUN, bundle, str(steps)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", RUN, bundle, str(steps)]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # more would wait for each other
+    done = subprocess.run(command, env=one_thread, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
 
