@@ -23,7 +23,7 @@ from anemone.memory import peak_rss_mb
 from anemone.package import bundle_writer
 from anemone.package.bundle import file_hashes
 from anemone.package.compile import compile_package
-from anemone.package.place import remove_unfinished, sole_writer
+from anemone.package.place import sole_writer, tidied
 from anemone.progress import Progress, Silent
 from anemone.recipe import Recipe
 
@@ -88,7 +88,7 @@ def convert(
     for note in plan.notes:
         progress.note(note)
     out.mkdir(parents=True, exist_ok=True)
-    with sole_writer(out):
+    with sole_writer(out), tidied(out):
         builds, report = _write(plan, checkpoint, out, steps, verification, workers, progress)
     result = Conversion(out, plan, tuple(builds), time.monotonic() - begun, peak_rss_mb(), report)
     if report and not report.passed:
@@ -102,7 +102,6 @@ def _write(
     plan: Plan, checkpoint: Checkpoint, out: Path, steps: Steps, verification: bool, workers: int, progress: Progress
 ) -> tuple[list[Build], Report | None]:
     """The wanted steps; the parts that they wrote or found finished, and the verification's report."""
-    remove_unfinished(out)
     with ThreadPoolExecutor(1) as hashing:  # files are read again for their hashes while the next part is written
         source_hash = hashing.submit(checkpoint.source_hash)
         builds, digests = [], {}

@@ -73,7 +73,7 @@ def gates(report: Report, max_kl: float | None) -> tuple[Gate, ...]:
     found = [
         Gate("nan_count", report.nonfinite, 0, report.nonfinite == 0),
         Gate("misplaced_weights", report.misplaced, 0, report.misplaced == 0),
-        Gate("top1_agreement", report.graph.top1_or_tie, MIN_TOP1, report.graph.top1_or_tie >= MIN_TOP1),
+        _top1_gate(report),
         Gate("infer_min_cosine", report.infer_cosine, MIN_COSINE, report.infer_cosine >= MIN_COSINE),
     ]
     limits = (("mean_kl", report.graph.mean_kl, MAX_MEAN_KL), ("checkpoint_mean_kl", report.checkpoint.mean_kl, max_kl))
@@ -85,3 +85,9 @@ def gates(report: Report, max_kl: float | None) -> tuple[Gate, ...]:
     if report.choices.rows:
         found.append(Gate("argmax_agreement", report.choices.top1, 1.0, report.choices.top1 == 1.0))
     return tuple(found)
+
+
+def _top1_gate(report: Report) -> Gate:
+    """Agreement itself where it suffices; else ties of the two likeliest tokens in fp16 count as agreement."""
+    agreement = report.graph.top1 if report.graph.top1 >= MIN_TOP1 else report.graph.top1_or_tie
+    return Gate("top1_agreement", agreement, MIN_TOP1, agreement >= MIN_TOP1)

@@ -35,7 +35,18 @@ def sole_writer(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def remove_unfinished(folder: Path) -> None:
+@contextmanager
+def tidied(folder: Path) -> Iterator[None]:
+    """Nothing half done lies in ``folder`` in the block, and none stays when the block fails or is interrupted."""
+    _remove_unfinished(folder)
+    try:
+        yield
+    except BaseException:
+        _remove_unfinished(folder)
+        raise
+
+
+def _remove_unfinished(folder: Path) -> None:
     """Remove what conversions that were killed left half done in ``folder``; only where no other writer is."""
     for pattern in (".*.mlpackage.partial", ".*.mlpackage.old", ".*.mlmodelc.partial", ".*.mlmodelc.old"):
         for left in folder.glob(pattern):
