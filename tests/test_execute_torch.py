@@ -116,9 +116,15 @@ def llama_package(path, precision: str):
 
 
 @pytest.mark.parametrize(
-    ("precision", "numerics"), [("FLOAT32", "float16"), ("FLOAT16", "float32"), ("FLOAT16", "float16")]
+    ("precision", "numerics", "tolerance"),
+    [
+        ("FLOAT32", "float32", 1e-4),
+        ("FLOAT32", "float16", 1e-3),
+        ("FLOAT16", "float32", 1e-3),
+        ("FLOAT16", "float16", 1e-3),
+    ],
 )
-def test_stateful_llama(precision, numerics, tmp_path):
+def test_stateful_llama(precision, numerics, tolerance, tmp_path):
     model, package = llama_package(tmp_path / "llama.mlpackage", precision)
     program = Program(package, numerics=numerics)
     state = program.new_state()
@@ -134,8 +140,8 @@ def test_stateful_llama(precision, numerics, tmp_path):
         with torch.no_grad():
             wanted = model(*(torch.from_numpy(inputs[k]) for k in ("ids", "positions", "mask"))).numpy()
         got = program.predict(inputs, state)["logits"]
-        assert np.abs(got - wanted).max() <= 1e-3 * np.abs(wanted).max()
-        assert np.linalg.norm(got - wanted) <= 1e-3 * np.linalg.norm(wanted)
+        assert np.abs(got - wanted).max() <= tolerance * np.abs(wanted).max()
+        assert np.linalg.norm(got - wanted) <= tolerance * np.linalg.norm(wanted)
     np.testing.assert_allclose(state["keys"], model.keys.numpy(), atol=3e-3)
     assert not state["values"][:, :, end:].any()
 
