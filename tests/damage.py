@@ -7,6 +7,7 @@ package. A mutation ends well when it gives one clear error or results.
 import collections
 import contextlib
 import json
+import re
 import resource
 import shutil
 import sys
@@ -87,7 +88,9 @@ def run(mutate: Callable[[int, Path], str], read: Callable[[Path], None], scratc
         else:
             bad.append(f"{what}: {''.join(traceback.format_exception(error))[-1500:]}")
         slowest = max(slowest, (seconds, what))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not ru_maxrss: a child inherits there the size of the process that forked it.
+    status = Path("/proc/self/status").read_text()
+    peak = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
     return {"ends": ends, "bad": bad, "slowest": slowest, "peak_mb": peak, "outside": watch.outside, "seen": messages}
 
 
