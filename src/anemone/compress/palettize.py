@@ -71,10 +71,7 @@ def _groups(values: NDArray[np.float16], size: int, bits: int) -> Lut:
     grouped = codes.reshape(-1, size * codes.shape[1])
     has_zero_row = _zero_rows(codes).reshape(-1, size).max(axis=1)
     table = _table(points_of_rows(grouped), has_zero_row, bits)
-    indices = np.empty(grouped.shape, np.uint8)
-    for numbers, centroids, out in zip(grouped, table, indices, strict=True):
-        _nearest(numbers, centroids, out)
-    return Lut(indices.reshape(codes.shape), table, bits)
+    return Lut(_nearest(grouped, table).reshape(codes.shape), table, bits)
 
 
 def _large_group(read: Read, rows: slice, columns: int, bits: int, workers: int) -> Lut:
@@ -93,7 +90,8 @@ def _large_group(read: Read, rows: slice, columns: int, bits: int, workers: int)
     indices = np.empty((rows.stop - rows.start, columns), np.uint8)
 
     def assign(block: slice) -> None:
-        _nearest(to_codes(read(block)), table[0], indices[block.start - rows.start : block.stop - rows.start])
+        found = _nearest(to_codes(read(block)).reshape(1, -1), table)
+        indices[block.start - rows.start : block.stop - rows.start] = found.reshape(-1, columns)
 
     deque(_in_order(assign, blocks, workers), maxlen=0)
     return Lut(indices, table, bits)
@@ -114,13 +112,20 @@ def _zero_rows(codes: NDArray[np.int16]) -> NDArray[np.bool_]:
     return zero
 
 
-def _nearest(codes: NDArray[np.int16], centroids: NDArray[np.float16], out: NDArray[np.uint8]) -> None:
-    """The index of the nearest centroid, the lower of two; from a list of the answers for all 65,536 codes."""
-    wide = centroids.astype(np.float64)
-    last = last_code_to((wide[1:] + wide[:-1]) / 2).astype(np.int64)
-    spans = np.diff(last, prepend=-0x8001, append=0x7FFF)
-    answers = np.repeat(np.arange(centroids.size, dtype=np.uint8), spans)
-    np.take(answers, codes.view(np.uint16) ^ 0x8000, out=out, mode="clip")
+def _nearest(codes: NDArray[np.int16], table: NDArray[np.float16]) -> NDArray[np.uint8]:
+    """The index of each number's nearest centroid, the lower of two: codes (groups, numbers), table (groups, k).
+
+    A list of the answers for all 65,536 codes is made for each group.
+    """
+    wide = table.astype(np.float64)
+    last = last_code_to((wide[:, 1:] + wide[:, :-1]) / 2).astype(np.int64)
+    spans = np.diff(last, axis=1, prepend=-0x8001, append=0x7FFF)
+    every = np.arange(table.shape[1], dtype=np.uint8)
+    from_lowest = codes.view(np.uint16) ^ 0x8000
+    nearest = np.empty(codes.shape, np.uint8)
+    for group, span in enumerate(spans):
+        np.take(np.repeat(every, span), from_lowest[group], out=nearest[group], mode="clip")
+    return nearest
 
 
 def _slices(rows: slice, step: int) -> Iterator[slice]:

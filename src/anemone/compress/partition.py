@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from anemone.compress.bins import Bins
 from anemone.compress.codes import rounding
 
-SIDE_BY_SIDE = 1 << 14
-"""Numbers handled at a time, groups times bins: an operation's operands stay in the cache."""
+SIDE_BY_SIDE = 1 << 16
+"""Numbers handled at a time, groups times bins: few enough for the cache, enough that threads seldom meet."""
 
 
 def best_edges(bins: Bins, clusters: int) -> NDArray[np.int64]:
