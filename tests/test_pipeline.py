@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -253,3 +254,14 @@ def test_values_that_fp16_cannot_hold_are_counted_or_refused(tmp_path):
     assert "model.layers.0.mlp.up_proj.weight" in refused.stderr.splitlines()[-1]
     with pytest.raises(AnemoneError, match="up_proj"):
         convert(source, tmp_path / "other", Recipe(context=64, batch=8), verification=False)
+
+
+@pytest.mark.parametrize("group", [0, 8])
+def test_each_weight_counts_once_in_what_fp16_loses(workshop, tmp_path, group, monkeypatch):
+    """A group larger than a block is read twice, once for its histogram and once for its indices."""
+    monkeypatch.setattr("anemone.compress.palettize.BLOCK_VALUES", 1 << 10)
+    lut = LutSpec(4, group)
+    recipe = Recipe(context=64, batch=8, lut_embeddings=lut, lut_ffn=lut, lut_lmhead=lut)
+    done = convert(workshop.checkpoint("llama"), tmp_path / "out", recipe, verification=False)
+    weights = [weight for part in done.plan.parts for weight in part.program.weights().values() if weight.source]
+    assert done.loss.values == sum(math.prod(weight.shape) for weight in weights)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,10 @@ BLOCK_VALUES = 4 << 20
 """Values of a tensor that are read and cast at a time."""
 
 DESCRIPTIONS = {"embeddings": "Embeddings", "lm_head": "LM Head", "chunk": "Multifunction FFN+Prefill"}
+
+
+Losses: TypeAlias = dict[tuple[str, int], Fp16Loss]
+"""By weight and first row, so that rows read again do not count again."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def build_part(
 
     ``key`` (see part_key) is asked for last, so that hashing the source can go on meanwhile.
     """
-    losses: list[Fp16Loss] = []
+    losses: Losses = {}
     weights = part.program.weights().values()
     total = sum(_megabytes(weight) for weight in weights)
     with PackageWriter(path) as package, progress.stage(part.name, total, "MB") as stage:
@@ -101,7 +105,7 @@ def build_part(
             f"{path.name} holds {written.weight_bytes} bytes of weights, planned were {part.weight_bytes}"
         )
     counts = Counter(stored.format for stored in written.stored.values())
-    return Build(part, path, written.bytes, _summary(counts), False, combine(losses))
+    return Build(part, path, written.bytes, _summary(counts), False, combine(losses.values()))
 
 
 def _store(
@@ -110,7 +114,7 @@ def _store(
     lut: LutSpec | None,
     source: Checkpoint,
     workers: int,
-    losses: list[Fp16Loss],
+    losses: Losses,
 ) -> None:
     if weight.constant is not None:
         package.add_dense(weight.key, weight.shape, weight.constant)
@@ -120,7 +124,7 @@ def _store(
     def read(rows: slice) -> NDArray[np.float16]:
         values = source.read(weight.source, slice(first + rows.start, first + rows.stop))
         narrowed, loss = to_fp16(values, weight.source)
-        losses.append(loss)
+        losses[weight.key, rows.start] = loss  # large groups are read twice
         source.release()
         return narrowed
 
