@@ -21,7 +21,7 @@ def print_report(report: "Report") -> None:
         [
             ("packages against their own weights", _line(graph)),
             ("packages against the checkpoint", _line(cost)),
-            ("one-row against batch functions", f"worst cosine {report.infer_cosine:.5f}"),
+            ("functions for one row against those for many", f"relative error at most {report.one_row_error:.2g}"),
             ("stored values that are not the checkpoint's", str(report.misplaced)),
             ("NaN and infinities", str(report.nonfinite)),
         ]

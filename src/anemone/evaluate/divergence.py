@@ -74,6 +74,18 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
+def relative_errors(reference: NDArray[np.floating[Any]], other: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Length of the difference of each pair of rows over the reference's: unlike a cosine it sees a wrong scale.
+
+    0 where both are zero, infinite where only the reference is, NaN where either is not finite.
+    """
+    wanted, found = reference.astype(np.float64), other.astype(np.float64)
+    difference, length = np.linalg.norm(found - wanted, axis=1), np.linalg.norm(wanted, axis=1)
+    return np.where(
+        length == 0, np.where(difference == 0, 0.0, np.inf), difference / np.where(length == 0, 1.0, length)
+    )
+
+
 def cosines(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Cosine of each pair of rows: 1 where both are zero, 0 where one is, NaN where either is not finite."""
     x, y = a.astype(np.float64), b.astype(np.float64)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from anemone.evaluate.divergence import cosines
+from anemone.evaluate.divergence import relative_errors
 from anemone.execute import Program, State
 from anemone.package.bundle import Bundle
 from anemone.reference.ops import linear
@@ -25,7 +25,7 @@ PALETTISED = "_palettized"
 """End of a palettised weight's name in a package."""
 
 PROBES = 4
-"""Positions of a window at which the one-row function is compared with the batch functions."""
+"""Rows of a run on which the functions for one row are compared with those for a batch."""
 
 
 class Stored(Protocol):
@@ -39,6 +39,12 @@ class Stored(Protocol):
 class PackagedEmbeddings:
     def __init__(self, path: Path, batch: int) -> None:
         self._program, self._batch = Program(path, weights="stream"), batch
+
+    def probe(self, ids: NDArray[np.int32], hidden: Rows) -> float:
+        """The worst relative error to ``hidden`` of some ids that are given one at a time."""
+        positions = probes(len(ids))
+        again = [_rows(self._program.predict({"input_ids": ids[None, p : p + 1]})["hidden_states"]) for p in positions]
+        return float(np.max(relative_errors(hidden[positions], np.concatenate(again))))
 
     def run(self, ids: NDArray[np.int32]) -> Rows:
         """(T,) token ids -> (T, H)."""
@@ -58,11 +64,11 @@ class PackagedEmbeddings:
 
 @dataclass(frozen=True)
 class ChunkRun:
-    """``output`` (T, H), the hidden states after each layer, and how well the one-row function agrees."""
+    """``output`` (T, H), the hidden states after each layer, and the one-row function's worst relative error."""
 
     output: Rows
     layers: Mapping[int, Rows]
-    infer_cosine: float
+    one_row_error: float
 
 
 class PackagedChunk:
@@ -98,12 +104,12 @@ class PackagedChunk:
         return ChunkRun(output, layers, self._probe(hidden, output))
 
     def _probe(self, hidden: Rows, output: Rows) -> float:
-        """Fill a cache through prefill, then ask infer for some rows again: the worst cosine to ``output``."""
+        """Fill a cache through prefill, then ask infer for some rows again: the worst relative error."""
         state = self._program.new_state()
         self._sweep(hidden, "prefill", state)
-        positions = np.unique(np.linspace(0, len(hidden) - 1, PROBES).astype(int))
+        positions = probes(len(hidden))
         again = np.concatenate([self._call(hidden[p : p + 1], p, "infer", state) for p in positions])
-        return float(np.min(cosines(output[positions], again)))
+        return float(np.max(relative_errors(output[positions], again)))
 
     def _sweep(self, hidden: Rows, function: str, state: State, observe: Callable[..., None] | None = None) -> Rows:
         step = 1 if function == "infer" else self._batch
@@ -145,13 +151,23 @@ class PackagedHead:
 
     def run(self, hidden: Rows) -> Rows:
         """(T, H) -> (T, vocab)."""
-        outputs = []
-        for start in range(0, len(hidden), self._batch):
-            rows = hidden[start : start + self._batch]
-            logits = self._program.predict({"hidden_states": _pad(rows, self._batch)[None]}, None, self._function)
-            parts = [_rows(output(logits, f"logits{i}"))[: len(rows)] for i in range(1, self._parts + 1)]
-            outputs.append(np.concatenate(parts, axis=1))
-        return np.concatenate(outputs)
+        return np.concatenate(
+            [
+                self._logits(hidden[start : start + self._batch], self._batch, self._function)
+                for start in range(0, len(hidden), self._batch)
+            ]
+        )
+
+    def probe(self, hidden: Rows, logits: Rows) -> float:
+        """The worst relative error to ``logits`` of some rows that are given one at a time."""
+        positions = probes(len(hidden))
+        again = np.concatenate([self._logits(hidden[p : p + 1], 1, None) for p in positions])
+        return float(np.max(relative_errors(logits[positions], again)))
+
+    def _logits(self, rows: Rows, batch: int, function: str | None) -> Rows:
+        found = self._program.predict({"hidden_states": _pad(rows, batch)[None]}, None, function)
+        parts = [_rows(output(found, f"logits{i}"))[: len(rows)] for i in range(1, self._parts + 1)]
+        return np.concatenate(parts, axis=1)
 
     def choices(self, hidden: Rows) -> NDArray[np.int64]:
         """(T, H) -> (T,) token ids, for a head that gives each part's best token and its logit."""
@@ -171,6 +187,11 @@ class PackagedHead:
 
     def palettised(self, name: str) -> bool:
         return is_palettised(self._program, name, None)
+
+
+def probes(rows: int) -> NDArray[np.intp]:
+    """Some of ``rows`` rows, the first and the last among them."""
+    return np.unique(np.linspace(0, rows - 1, PROBES).astype(np.intp))
 
 
 def head_part(number: int) -> str:

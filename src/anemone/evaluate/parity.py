@@ -16,9 +16,9 @@ from anemone.architectures.base import DecoderConfig
 from anemone.architectures.tensors import EMBEDDING, FINAL_NORM, HEAD, layer_shapes
 from anemone.checkpoint import Checkpoint
 from anemone.errors import PackageError, RequestError
-from anemone.evaluate.divergence import cosines
-from anemone.evaluate.packaged import PROBES, PackagedChunk, PackagedEmbeddings, PackagedHead, Stored, head_part
-from anemone.evaluate.report import MIN_COSINE, Report, gates
+from anemone.evaluate.divergence import relative_errors
+from anemone.evaluate.packaged import PackagedChunk, PackagedEmbeddings, PackagedHead, Stored, head_part, probes
+from anemone.evaluate.report import MAX_STAGE_ERROR, Report, gates
 from anemone.evaluate.weights import misplaced
 from anemone.package.bundle import Bundle
 from anemone.progress import Progress, Silent, Stage
@@ -84,6 +84,7 @@ class _Verification:
         part = PackagedEmbeddings(self.bundle.embeddings, self.bundle.batch)
         self._check_weight(part, EMBEDDING, EMBEDDING, self.bundle.embeddings.name)
         self.packaged = part.run(self.ids)
+        self.report.saw_one_row(part.probe(self.ids, self.packaged))
         self.own = Reference(self.config, part.weight).embed(self.ids)
         self.source = self.checkpoint.embed(self.ids)
         self._compare(self.bundle.embeddings.name, self.packaged, self.own)
@@ -104,7 +105,7 @@ class _Verification:
         for window in self.windows:
             runs.append(part.run(self.packaged[window]))
             self.stage.advance(len(part.layers) / len(self.windows))
-        self.report.infer_cosine = min(self.report.infer_cosine, *(run.infer_cosine for run in runs))
+            self.report.saw_one_row(runs[-1].one_row_error)
         for layer in part.layers:
             for name in layer_shapes(self.config):
                 self._check_weight(part, full := f"model.layers.{layer}.{name}", full, f"{path.name}, layer {layer}")
@@ -135,7 +136,10 @@ class _Verification:
                 continue
             packaged = part.run(self.packaged[rows])
             if self.bundle.argmax:
-                self.report.choices.add_choices(packaged[:PROBES], part.choices(self.packaged[rows][:PROBES]))
+                some = probes(len(packaged))
+                self.report.choices.add_choices(packaged[some], part.choices(self.packaged[rows][some]))
+            else:
+                self.report.saw_one_row(part.probe(self.packaged[rows], packaged))
             self.report.nonfinite += packaged.size - int(np.isfinite(packaged).sum())
             self.report.graph.add(own, packaged)
             self.report.checkpoint.add(source, packaged)
@@ -158,6 +162,6 @@ class _Verification:
 
     def _compare(self, stage: str, packaged: Rows, own: Rows) -> None:
         self.report.nonfinite += packaged.size - int(np.isfinite(packaged).sum())
-        worst = float(np.min(cosines(own, packaged)))
-        if not (worst >= MIN_COSINE or self.report.diverged):
-            self.report.diverged = f"{stage} (worst cosine {worst:.4f})"
+        worst = float(np.max(relative_errors(own, packaged)))
+        if not (worst <= MAX_STAGE_ERROR or self.report.diverged):
+            self.report.diverged = f"{stage} (relative error {worst:.2g})"
