@@ -73,7 +73,14 @@ class Checkpoint:
         self.weights.release()
 
     def tokenizer_files(self) -> TokenizerFiles:
-        """The files that a bundle carries so that its text side works: tokenizer, chat templates, generation config."""
+        """The files that a bundle carries so that its text side works: tokenizer, chat templates, generation config.
+
+        Found once per object: rebuilding a large vocabulary from a GGUF file takes seconds.
+        """
+        return self._tokenizer_files
+
+    @cached_property
+    def _tokenizer_files(self) -> TokenizerFiles:
         return self.tokenizer()
 
     def source_hash(self) -> str:
